@@ -9,6 +9,7 @@
 mod access;
 pub mod certificate;
 mod client_certificate;
+mod console;
 pub mod explain;
 mod logs;
 pub mod objects;
@@ -150,6 +151,7 @@ impl Admin {
             .route("/recording", get(recordings::recording))
             .route("/recordings", get(recordings::recordings))
             .route("/trace", get(recordings::trace))
+            .merge(console::routes())
             .merge(of_host)
     }
 
@@ -216,7 +218,7 @@ async fn get_readiness(State(admin): State<Admin>) -> (StatusCode, String) {
     let is_synced = |scope: &Scope| {
         states
             .iter()
-            .any(|(wider, state)| *state == SyncState::Synced && wider.covers(scope))
+            .any(|(wider, state)| state.is_synced() && wider.covers(scope))
     };
     let describe = |scope: &Scope| match states.iter().find(|(own, _)| own == scope) {
         Some((_, SyncState::Failed(why) | SyncState::Refused(why))) => format!("{}: {why}", scope.gvk),

@@ -8,6 +8,7 @@ mod ask;
 mod compile;
 mod completion;
 mod connection;
+mod console;
 #[cfg(feature = "dev")]
 mod dev;
 mod explain;
@@ -22,6 +23,7 @@ mod pod_logs;
 mod proxy;
 mod reconcile;
 mod record;
+mod registry;
 mod replay;
 mod run;
 mod shutdown;
@@ -104,6 +106,8 @@ enum Command {
     Resume(suspend::Suspend),
     /// Show what plugins use: reconciles, CPU time, memory and host calls.
     Top(top::Top),
+    /// Serve a page for a browser that shows a running host: what is not Ready and why, plugins, recordings.
+    Console(console::Console),
     /// Show what reconciling would change, as a diff. Nothing is written.
     Plan(plan::Plan),
     /// Stream the host calls of an object's reconciles.
@@ -304,6 +308,7 @@ async fn run_command(command: Command) -> anyhow::Result<ExitCode> {
         Command::Suspend(suspend) => suspend.run(true).await?,
         Command::Resume(resume) => resume.run(false).await?,
         Command::Top(top) => top.run().await?,
+        Command::Console(console) => console.run().await?,
         Command::Logs(logs) => logs.run().await?,
         Command::Trace(trace) => trace.run().await?,
         Command::Record(record) => record.run().await?,

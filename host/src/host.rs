@@ -249,10 +249,10 @@ fn build_services(
         upstream::upstream_gvk(),
         cluster::cluster_gvk(),
     ]));
-    let observe_users = build_user_observer(&connection_users, &dispatcher);
-    let observer = build_change_observer(&dispatcher, &stats, &streams, registry, &observe_users);
+    let observe_common = build_common_observer(&connection_users, registry, &dispatcher);
+    let observer = build_change_observer(&dispatcher, &stats, &streams, registry, &observe_common);
     let on_change = build_change_handler(&observer, &dispatcher, &stats, &fence);
-    let cluster_observer = build_cluster_observer(&dispatcher, &stats, &streams, &observe_users);
+    let cluster_observer = build_cluster_observer(&dispatcher, &stats, &streams, &observe_common);
     let clusters = ClusterPool::new(ConnectionParts {
         store: store.clone(),
         dispatcher: dispatcher.clone(),
@@ -330,11 +330,21 @@ fn build_upstreams(fence: &WriteFence, dispatcher: &Arc<Dispatcher>, network: &N
         })
 }
 
-/// Builds the observer that indexes the users of Upstreams and Clusters. One that has no user any more may wait for that with
-/// its deletion, and is queued.
-fn build_user_observer(users: &Arc<ConnectionUsers>, dispatcher: &Arc<Dispatcher>) -> ChangeObserver {
-    let (users, dispatcher) = (users.clone(), dispatcher.clone());
+/// Builds the observer of changes on any cluster. It indexes the users of Upstreams and Clusters: one that has no user any more may
+/// wait for that with its deletion, and is queued. And it forgets deleted objects in the health of builds.
+fn build_common_observer(
+    users: &Arc<ConnectionUsers>,
+    registry: &Arc<Registry>,
+    dispatcher: &Arc<Dispatcher>,
+) -> ChangeObserver {
+    let (users, registry, dispatcher) = (users.clone(), registry.clone(), dispatcher.clone());
     Arc::new(move |change| {
+        if let (Some(deleted), None) = (&change.old, &change.new)
+            && let Some(plugin) = registry.forget_object(&change.key.gvk, &deleted.uid)
+        {
+            let plugin = ObjectRef::new(plugin::kind(), "", &plugin);
+            dispatcher.enqueue(&plugin, Priority::Normal, Cause::Dependency(change.key.clone()));
+        }
         for unused in users.on_change(change) {
             dispatcher.enqueue(&unused, Priority::Normal, Cause::Dependency(change.key.clone()));
         }
@@ -347,9 +357,9 @@ fn build_change_observer(
     stats: &Arc<ReconcileStats>,
     streams: &Arc<EventStreams>,
     registry: &Arc<Registry>,
-    observe_users: &ChangeObserver,
+    observe_common: &ChangeObserver,
 ) -> ChangeObserver {
-    let observe_users = observe_users.clone();
+    let observe_common = observe_common.clone();
     let (dispatcher, stats) = (dispatcher.clone(), stats.clone());
     let (streams, registry) = (streams.clone(), registry.clone());
     // The host looks after some bindings, and nobody waits for them to be Ready.
@@ -365,7 +375,7 @@ fn build_change_observer(
         if is_plugin || registry.is_followed(&change.key) {
             registry.request_rescan();
         }
-        observe_users(change);
+        observe_common(change);
         streams.on_object_change(&change.key, change.new.as_deref());
     })
 }
@@ -376,12 +386,12 @@ fn build_cluster_observer(
     dispatcher: &Arc<Dispatcher>,
     stats: &Arc<ReconcileStats>,
     streams: &Arc<EventStreams>,
-    observe_users: &ChangeObserver,
+    observe_common: &ChangeObserver,
 ) -> ChangeObserver {
     let (dispatcher, stats, streams) = (dispatcher.clone(), stats.clone(), streams.clone());
-    let observe_users = observe_users.clone();
+    let observe_common = observe_common.clone();
     Arc::new(move |change| {
-        observe_users(change);
+        observe_common(change);
         if dispatcher.is_reconciled(&change.key) {
             stats.observe_change(&change.key, change.new.as_deref());
             streams.on_object_change(&change.key, change.new.as_deref());

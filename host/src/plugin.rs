@@ -9,7 +9,7 @@ pub mod install;
 mod registry;
 pub mod spec;
 mod state;
-mod summary;
+pub mod summary;
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,6 +1,6 @@
 //! Explanation of an object: dependencies, reads, next reconcile, holders.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ use crate::{
         object::Object,
         owned, references,
         scope::{Projection, Scope},
-        well_known::annotation,
+        well_known::{annotation, bookkeeping::OWNER_UID},
     },
     plugin::HookState,
     reconcile::stats::{ObjectStats, RecordedError},
@@ -71,7 +71,7 @@ pub struct Explanation {
     pub holders: Vec<String>,
     /// Objects that it holds.
     pub holds: Vec<String>,
-    /// Objects on other clusters that it owns: those of its inventory.
+    /// Objects that it owns: of those that it read or wrote in its last reconcile, and those of its inventory, on other clusters.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub owns: Vec<String>,
     /// Obstacles of its deletion, if it is being deleted.
@@ -296,6 +296,19 @@ impl Admin {
         })
     }
 
+    /// The names of the objects that one waits for.
+    pub(super) fn list_causes(&self, key: &ObjectRef, scopes: &[(Scope, SyncState)]) -> Vec<String> {
+        let reads = self.services.dispatcher.explain(key).reads;
+        let found: Vec<Found> = reads
+            .into_iter()
+            .map(|read| self.find_dependency(read, scopes))
+            .collect();
+        list_waits(&found, key)
+            .into_iter()
+            .map(|read| read.what)
+            .collect()
+    }
+
     /// The plugin of a kind, or the lane of the host for one of its own, and why it holds all objects.
     pub(super) fn find_plugin(&self, gvk: &Gvk) -> (Option<String>, Option<String>) {
         let own = match gvk {
@@ -321,7 +334,7 @@ impl Admin {
         let services = &self.services;
         let scope = dependency.scope(&services.cache.namespaces);
         let covering = || scopes.iter().filter(|(wider, _)| wider.covers(&scope));
-        let synced = covering().find(|(_, synced)| *synced == SyncState::Synced);
+        let synced = covering().find(|(_, synced)| synced.is_synced());
         let why = || {
             let failed = covering().find_map(|(_, synced)| match synced {
                 SyncState::Failed(why) | SyncState::Refused(why) => Some(why.clone()),
@@ -373,11 +386,13 @@ fn build_explanation(
     let state = find_object_state(object, &facts);
     let mut reads: Vec<_> = found.iter().map(describe_read).collect();
     reads.sort_by(|a, b| a.what.cmp(&b.what));
-    let mut waits_for = Vec::new();
-    if !facts.ready {
-        waits_for.extend(reads.iter().filter(|r| r.is_missing()).cloned());
-        waits_for.extend(found.iter().flat_map(|f| list_missing(f, key)));
-    }
+    // One may be read in several forms.
+    reads.dedup();
+    let waits_for = if facts.ready {
+        Vec::new()
+    } else {
+        list_waits(&found, key)
+    };
     reads.truncate(MAX_READS);
     let causes = scheduled
         .causes
@@ -406,10 +421,7 @@ fn build_explanation(
             .iter()
             .map(ToString::to_string)
             .collect(),
-        owns: owned::list_owned(object)
-            .iter()
-            .map(ToString::to_string)
-            .collect(),
+        owns: list_owned(object, &found),
         finalizers: finalizers().filter(|_| object.is_deleting()).collect(),
         paused: is_paused(object),
         plugin: plugin.unwrap_or(facts.plugin),
@@ -497,6 +509,27 @@ fn of_object(key: &ObjectRef, object: Option<&Object>) -> Read {
         state,
         why,
     }
+}
+
+/// The objects that one owns: dependencies with its UID in the label of their owner, and those of its inventory.
+fn list_owned(owner: &Object, found: &[Found]) -> Vec<String> {
+    let is_owned = |child: &Object| child.labels.get(OWNER_UID) == Some(&*owner.uid);
+    let here = found.iter().filter_map(|found| match found {
+        Found::Object(key, Some(child)) if is_owned(child) => Some(key.to_string()),
+        _ => None,
+    });
+    let elsewhere = owned::list_owned(owner);
+    let names: BTreeSet<String> = here.chain(elsewhere.iter().map(ToString::to_string)).collect();
+    names.into_iter().collect()
+}
+
+/// The reads of an object that is not Ready that it may wait for, by name; then objects of its lists.
+fn list_waits(found: &[Found], asking: &ObjectRef) -> Vec<Read> {
+    let mut waits: Vec<Read> = found.iter().map(describe_read).filter(Read::is_missing).collect();
+    waits.sort_by(|a, b| a.what.cmp(&b.what));
+    waits.dedup();
+    waits.extend(found.iter().flat_map(|read| list_missing(read, asking)));
+    waits
 }
 
 /// Objects of a list that are not Ready, without the explained object itself.

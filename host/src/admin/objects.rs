@@ -20,11 +20,17 @@ use super::{
 use crate::{
     kube::{
         key::{Gvk, ObjectRef},
+        object::Object,
         scope::Projection,
         selector::Selector,
     },
     schedule::{dispatcher::Cause, queue::Priority},
 };
+
+/// Maximum number of objects whose dependencies are looked up for an answer.
+const MAX_EXPLAINED_OBJECTS: usize = 500;
+/// Maximum number of objects that one is said to wait for.
+const MAX_NAMED_CAUSES: usize = 3;
 
 /// Query parameters of `/states`.
 #[derive(Deserialize)]
@@ -54,6 +60,10 @@ pub struct ObjectSummary {
     pub reason: String,
     /// Message of its Ready condition.
     pub message: String,
+    /// Time of the last change of its Ready condition (RFC 3339); none without one.
+    pub since: Option<String>,
+    /// The first objects that it waits for; none of the objects beyond [`MAX_EXPLAINED_OBJECTS`].
+    pub waits_for: Vec<String>,
     /// Its creation (RFC 3339).
     pub created: String,
     /// Time and reason of the next reconcile.
@@ -66,6 +76,8 @@ pub struct ObjectSummary {
     pub failures: u64,
     /// End of the last reconcile (RFC 3339).
     pub last_reconcile: Option<String>,
+    /// Duration of the last reconcile in milliseconds.
+    pub last_ms: Option<f64>,
 }
 
 impl ObjectSummary {
@@ -105,6 +117,8 @@ impl Admin {
         // The plugin of a kind, and why it holds all objects.
         let mut plugins: HashMap<Gvk, (Option<String>, Option<String>)> = HashMap::new();
         let mut summaries = Vec::new();
+        let scopes = self.services.list_watches();
+        let mut explained = 0;
         for key in keys {
             let Some(object) = self.services.cache.store.get(key, Projection::Full) else {
                 continue;
@@ -119,9 +133,17 @@ impl Admin {
                 .entry(key.gvk.clone())
                 .or_insert_with(|| self.find_plugin(&key.gvk));
             let turn = self.services.dispatcher.find_turn(key);
+            let mut waits_for = Vec::new();
+            if !stats.ready && explained < MAX_EXPLAINED_OBJECTS {
+                explained += 1;
+                waits_for = self.list_causes(key, &scopes);
+                waits_for.truncate(MAX_NAMED_CAUSES);
+            }
             summaries.push(ObjectSummary {
                 kind: key.gvk.to_string(),
                 state: find_object_state(&object, &stats),
+                since: find_ready_since(&object),
+                waits_for,
                 created: object.field_text("metadata.creationTimestamp"),
                 next: NextRun::of_turn(&turn, plugin.is_some(), held.clone()),
                 plugin: plugin.clone().unwrap_or_default(),
@@ -132,10 +154,19 @@ impl Admin {
                 reconciles: stats.reconciles,
                 failures: stats.failures,
                 last_reconcile: stats.last_reconcile,
+                last_ms: stats.last_ms,
             });
         }
         summaries
     }
+}
+
+/// The time of the last change of the Ready condition.
+fn find_ready_since(object: &Object) -> Option<String> {
+    let status = object.status()?;
+    let conditions = status["conditions"].as_array()?;
+    let ready = conditions.iter().find(|condition| condition["type"] == "Ready")?;
+    ready["lastTransitionTime"].as_str().map(str::to_owned)
 }
 
 /// Queues an object as a change of it would. The response is its next run.

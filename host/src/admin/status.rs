@@ -5,8 +5,12 @@ use serde::{Deserialize, Serialize};
 use super::Admin;
 use crate::{
     cache::informer::SyncState,
-    kube::scope::{Projection, Scope},
-    plugin::{CanaryReport, HookState, LoadState, Registry, Report},
+    kube::{
+        key::Gvk,
+        scope::{Projection, Scope},
+    },
+    plugin::{CanaryReport, HookState, LoadState, Registry, Report, summary::format_lines},
+    policy::grants::PluginGrants,
     reconcile::stats::{ObjectStats, RecordedError},
     sandbox::services::Services,
 };
@@ -76,6 +80,18 @@ pub struct Plugin {
     pub canary: Option<CanaryReport>,
     /// The kinds it reconciles.
     pub kinds: Vec<String>,
+    /// The permissions of the build that serves.
+    #[serde(default)]
+    pub permissions: Vec<PermissionUse>,
+}
+
+/// A permission that a plugin asks for and is granted.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PermissionUse {
+    /// The permission in words.
+    pub text: String,
+    /// True once this process has seen the plugin use it; none for one that only extends others.
+    pub used: Option<bool>,
 }
 
 impl From<Report> for Plugin {
@@ -92,6 +108,7 @@ impl From<Report> for Plugin {
             trapping: report.trapping,
             canary: report.canary,
             kinds: report.kinds,
+            permissions: Vec::new(),
         }
     }
 }
@@ -175,7 +192,7 @@ impl From<ObjectStats> for NotReady {
     }
 }
 
-/// The state of a watch: `synced`, `listing`, `failing`, or `narrowed` where RBAC allows the kind in some namespaces only, no plugin
+/// The state of a watch: `synced`, `listing`, `failing` (before its first list, or after it), or `narrowed` where RBAC allows the kind in some namespaces only, no plugin
 /// reconciles it in all of them, and it is watched in those that are read.
 pub fn find_watch_state(
     scope: &Scope,
@@ -195,11 +212,26 @@ pub fn find_watch_state(
         SyncState::Refused(_) if services.cache.namespaces.is_narrowed(scope) && !is_of_all_namespaces() => {
             "narrowed"
         }
-        SyncState::Failed(_) | SyncState::Refused(_) => "failing",
+        SyncState::Failed(_) | SyncState::Refused(_) | SyncState::Interrupted(_) => "failing",
     }
 }
 
 impl Admin {
+    fn describe_plugins(&self) -> Vec<Plugin> {
+        let serving = self.registry.serving();
+        let kinds = self.stats.count_by_kind();
+        let describe = |report: Report| {
+            let build = serving.iter().find(|build| **build.name() == *report.name);
+            let grants = build.map(|build| &build.policy.grants);
+            let permissions = grants.map(|grants| list_permissions(grants, kinds.keys()));
+            Plugin {
+                permissions: permissions.unwrap_or_default(),
+                ..report.into()
+            }
+        };
+        self.registry.reports().into_iter().map(describe).collect()
+    }
+
     /// The current status of the host.
     pub fn status(&self) -> Status {
         let services = &self.services;
@@ -217,7 +249,7 @@ impl Admin {
                 })
                 .collect(),
             grants_error: self.registry.grants_error(),
-            plugins: self.registry.reports().into_iter().map(Into::into).collect(),
+            plugins: self.describe_plugins(),
             watches: watches
                 .into_iter()
                 .map(|(scope, synced)| Watch {
@@ -234,7 +266,7 @@ impl Admin {
                     metadata: scope.projection == Projection::Metadata,
                     state: find_watch_state(&scope, &synced, services, &self.registry).into(),
                     message: match synced {
-                        SyncState::Failed(why) | SyncState::Refused(why) => why,
+                        SyncState::Failed(why) | SyncState::Refused(why) | SyncState::Interrupted(why) => why,
                         _ => String::new(),
                     },
                 })
@@ -275,4 +307,26 @@ impl Admin {
                 .collect(),
         }
     }
+}
+
+/// The permissions of a plugin, and whether it has used them. One to reconcile is used if there are objects of its kinds.
+fn list_permissions<'a>(
+    grants: &PluginGrants,
+    kinds: impl Iterator<Item = &'a Gvk> + Clone,
+) -> Vec<PermissionUse> {
+    let permissions = grants.asks().unwrap_or(grants.granted());
+    let used = grants.used_entries();
+    let lines = format_lines(permissions);
+    // The last line, which is no entry.
+    let extension = permissions.read_secrets.then(|| lines.len() - 1);
+    let is_used = |index: usize| match permissions.reconciles.get(index) {
+        Some(reconciles) => Some(kinds.clone().any(|gvk| reconciles.covers(gvk))),
+        None if Some(index) == extension => None,
+        None => Some(used.contains(&index)),
+    };
+    let describe = |(index, text)| PermissionUse {
+        text,
+        used: is_used(index),
+    };
+    lines.into_iter().enumerate().map(describe).collect()
 }

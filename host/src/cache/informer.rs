@@ -87,11 +87,22 @@ struct Running {
 
 struct InformerHandle {
     synced: watch::Receiver<SyncState>,
+    interruption: Arc<Mutex<Option<String>>>,
     task: AbortHandle,
     /// Time since which no reader needs it.
     unneeded_since: Option<Instant>,
     /// The plugin whose read started it; none for the host itself.
     started_by: Option<Arc<str>>,
+}
+
+impl InformerHandle {
+    fn state(&self) -> SyncState {
+        let synced = self.synced.borrow().clone();
+        match self.interruption.lock().clone() {
+            Some(why) if synced == SyncState::Synced => SyncState::Interrupted(why),
+            _ => synced,
+        }
+    }
 }
 
 impl Progress for InformerHandle {
@@ -170,6 +181,16 @@ pub enum SyncState {
     Refused(String),
     /// The store has held all objects of the scope at least once.
     Synced,
+    /// The same, and the watch fails now: the store has what was seen last. [`Informers::scopes`] reports it; the first list stays
+    /// completed.
+    Interrupted(String),
+}
+
+impl SyncState {
+    /// The first list has completed.
+    pub fn is_synced(&self) -> bool {
+        matches!(self, Self::Synced | Self::Interrupted(_))
+    }
 }
 
 impl Informers {
@@ -259,6 +280,7 @@ impl Informers {
 
     fn start(&self, running: &mut Running, scope: Scope, plugin: Option<&Arc<str>>) -> ServingInformer {
         let (sender, synced) = watch::channel(SyncState::Pending);
+        let interruption = Arc::default();
         self.store.open_collection(&scope);
         let informer = Informer {
             client: self.client.clone(),
@@ -268,6 +290,7 @@ impl Informers {
                 scope: scope.clone(),
             },
             synced: sender,
+            interruption: Arc::clone(&interruption),
             refused: self.refused.clone(),
             namespaces: self.namespaces.clone(),
             backoff: self.backoff,
@@ -275,6 +298,7 @@ impl Informers {
         };
         let handle = InformerHandle {
             synced: synced.clone(),
+            interruption,
             task: running.tasks.spawn(informer.run_and_restart()),
             unneeded_since: None,
             started_by: plugin.cloned(),
@@ -313,14 +337,14 @@ impl Informers {
         let deadline = Instant::now() + timeout;
         loop {
             let (serving, mut synced) = ensure()?;
-            let is_decided = |s: &SyncState| matches!(s, SyncState::Synced | SyncState::Refused(_));
+            let is_decided = |s: &SyncState| s.is_synced() || matches!(s, SyncState::Refused(_));
             let waited = tokio::time::timeout_at(deadline.into(), synced.wait_for(is_decided)).await;
             if let Ok(Err(_)) = waited.map(|state| state.map(drop)) {
                 return Err(SyncError::NotSynced("the host is shutting down".into()));
             }
             let state = synced.borrow().clone();
             return match state {
-                SyncState::Synced => Ok(serving),
+                SyncState::Synced | SyncState::Interrupted(_) => Ok(serving),
                 // The host may watch the scope itself even if it may not watch a wider one.
                 SyncState::Refused(_) if serving != *scope => continue,
                 SyncState::Refused(why) | SyncState::Failed(why) => Err(SyncError::NotSynced(why)),
@@ -398,12 +422,12 @@ impl Informers {
         self.refused.notified().await;
     }
 
-    /// The watched scopes, each with the progress of its first list.
+    /// The watched scopes, each with the progress of its first list, and what interrupts its watch.
     pub fn scopes(&self) -> Vec<(Scope, SyncState)> {
         let running = self.running.lock();
         let scopes = running.scopes.iter();
         scopes
-            .map(|(scope, handle)| (scope.clone(), handle.synced.borrow().clone()))
+            .map(|(scope, handle)| (scope.clone(), handle.state()))
             .collect()
     }
 }
@@ -453,6 +477,8 @@ struct Informer {
     client: ApiClient,
     ingest: Ingest,
     synced: watch::Sender<SyncState>,
+    /// Why the watch of a completed list fails; none while it is open.
+    interruption: Arc<Mutex<Option<String>>>,
     refused: Arc<Notify>,
     namespaces: NamespaceScope,
     backoff: Backoff,
@@ -495,6 +521,7 @@ impl Informer {
             };
             if state == State::Listing && result.is_ok() {
                 self.synced.send_replace(SyncState::Synced);
+                self.interruption.lock().take();
             }
             let (next, delay) = retry.advance(state, &result, started.elapsed(), Instant::now());
             if let Err(error) = &result {
@@ -512,9 +539,10 @@ impl Informer {
         }
     }
 
-    /// Makes a failure visible to readers that wait for the first list, and in the log. A kind that is not served is
+    /// Makes a failure visible to readers that wait for the first list, in the status of the host, and in the log. A kind that is not served is
     /// logged once.
     fn report_failure(&self, error: &ApiError, is_first: bool) {
+        *self.interruption.lock() = Some(error.to_string());
         if *self.synced.borrow() != SyncState::Synced {
             let refused = matches!(error.code(), 401 | 403 | 404 | 405);
             let state = if refused {
@@ -665,6 +693,7 @@ impl Informer {
             Err(e) if e.is_gone() => return Ok(State::Listing),
             Err(e) => return Err(e),
         };
+        self.interruption.lock().take();
         let events = self.client.watch_events(&self.ingest.scope.gvk);
         let mut version = from.to_owned();
         while let Some(line) = lines.next_line().await? {

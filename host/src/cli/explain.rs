@@ -150,13 +150,13 @@ fn format_explanation(explanation: &Explanation) -> String {
         .map(|(what, value, shade)| vec![cell(what, Shade::Faint), cell(value, shade)]);
     let mut out = table(&[], rows);
     out.push_str(&format_reads("Waits for", &explanation.waits_for));
-    for (title, objects) in [
-        ("Held by", &explanation.holders),
-        ("Holds", &explanation.holds),
-        ("Owns on other clusters", &explanation.owns),
+    for (title, objects, shade) in [
+        ("Held by", &explanation.holders, Shade::Waiting),
+        ("Holds", &explanation.holds, Shade::Plain),
+        ("Owns", &explanation.owns, Shade::Plain),
     ] {
         if !objects.is_empty() {
-            let rows = objects.iter().map(|o| vec![cell(o, Shade::Waiting)]);
+            let rows = objects.iter().map(|o| vec![cell(o, shade)]);
             out.push_str(&section(title, &table(&[], rows)));
         }
     }
@@ -360,7 +360,7 @@ mod tests {
             "Instance/demo/ci",
             "absent",
             "Thing/n/x",
-            "Owns on other clusters",
+            "Owns",
             "ConfigMap/fleet/east:apps/c",
             "Upstream/demo/ci/api/v1/builds/1/events",
             "the server ended the stream; 7 events, reconnected 2 times, shared by 3 objects",

@@ -233,6 +233,9 @@ mod tests {
 
     fn summary(state: ObjectState, next: NextRun) -> ObjectSummary {
         ObjectSummary {
+            since: None,
+            waits_for: Vec::new(),
+            last_ms: None,
             kind: "Team.v1alpha1.concourse-ci.org".into(),
             namespace: "ci".into(),
             name: "platform".into(),

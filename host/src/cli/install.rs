@@ -23,8 +23,16 @@ use super::{
     apply::{apply_objects, read_live},
     kubeconfig::KubeContext,
     parse_duration,
+    registry::{Registry, read_public_key},
 };
-use crate::{plugin::install::render_yaml, policy::rbac::HOST_NAMESPACE};
+use crate::{
+    plugin::install::render_yaml,
+    policy::rbac::HOST_NAMESPACE,
+    supply::{
+        oci::{Digest, Reference},
+        signature::SignaturePolicy,
+    },
+};
 
 pub use self::{check::Check, uninstall::HostUninstall};
 
@@ -51,13 +59,19 @@ pub struct HostInstall {
     /// Image of the host (REPOSITORY:TAG or REPOSITORY@sha256:DIGEST).
     #[arg(long, value_name = "IMAGE")]
     image: Option<String>,
+    /// Trusted public key (PEM, ECDSA P-256 or Ed25519) that the image must be signed with, as `cosign sign --key` does. The image is
+    /// pinned by its digest. May be repeated: one valid signature is enough.
+    #[arg(long = "key", value_name = "COSIGN.PUB")]
+    keys: Vec<PathBuf>,
+    #[command(flatten)]
+    registry: Registry,
     /// Namespace that the host watches. May be repeated. Defaults to all namespaces.
     #[arg(long = "watch-namespace", value_name = "NAMESPACE")]
     watch_namespaces: Vec<String>,
     /// File with grants: what plugins may do that `ostler plugin install` does not grant, and the networks of upstreams.
     #[arg(long, value_name = "FILE")]
     grants: Option<PathBuf>,
-    /// Print the objects as YAML, and apply nothing. No cluster is needed.
+    /// Print the objects as YAML, and apply nothing. No cluster is needed; a registry is with --key.
     #[arg(long)]
     dry_run: bool,
     /// Take over fields that others have changed.
@@ -76,13 +90,18 @@ pub struct HostInstall {
 impl HostInstall {
     /// Renders the objects, and prints them, or applies them and waits until the host runs.
     pub async fn run(self) -> anyhow::Result<()> {
-        let values = self.read_values()?;
+        let mut values = self.read_values()?;
         check_values(&values)?;
         let release = Release {
             namespace: &self.namespace,
             service: MANAGER,
         };
         let mut objects = render_objects(&values, release)?;
+        if !self.keys.is_empty() {
+            let digest = self.verify_image(find_image(&objects)?).await?;
+            values["image"]["digest"] = json!(digest.as_str());
+            objects = render_objects(&values, release)?;
+        }
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace, "labels": {
             MANAGED_BY_LABEL: MANAGER, "pod-security.kubernetes.io/enforce": "restricted"}}});
         if self.dry_run {
@@ -105,6 +124,19 @@ impl HostInstall {
         wait_rollout(&client, &self.namespace, generation, self.timeout).await?;
         println!("Ostler {} runs in {}", env!("CARGO_PKG_VERSION"), self.namespace);
         Ok(())
+    }
+
+    /// Verifies the signature of an image. Returns the digest that it is valid for.
+    async fn verify_image(&self, image: &str) -> anyhow::Result<Digest> {
+        let keys = self.keys.iter().map(|path| read_public_key(path));
+        let policy = SignaturePolicy::any_of(keys.collect::<anyhow::Result<_>>()?);
+        let reference: Reference = image.parse().with_context(|| format!("the image {image}"))?;
+        let (store, auth) = self.registry.open_store(&reference)?;
+        let digest = store.verify_artifact(&reference, &auth, &policy).await;
+        let digest = digest
+            .with_context(|| format!("nothing was changed, since the image is not verified: {image}"))?;
+        eprintln!("image {image} has a valid signature: {digest}");
+        Ok(digest)
     }
 
     /// The values: those of the chart, of the files, and of the options.
@@ -135,6 +167,14 @@ fn read_mapping(path: &Path, title: &str) -> anyhow::Result<Value> {
         bail!("the {title} {name}: a mapping is needed");
     }
     Ok(value)
+}
+
+/// The image of the host, as the chart composes its reference of the values.
+fn find_image(objects: &[Value]) -> anyhow::Result<&str> {
+    let deployment = objects.iter().find(|object| object["kind"] == "Deployment");
+    let image =
+        deployment.and_then(|object| object["spec"]["template"]["spec"]["containers"][0]["image"].as_str());
+    image.context("the chart has no Deployment with an image")
 }
 
 /// The values of an image reference.

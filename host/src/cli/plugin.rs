@@ -5,6 +5,8 @@ mod build;
 #[cfg(feature = "dev")]
 mod crds;
 #[cfg(feature = "dev")]
+mod deploy;
+#[cfg(feature = "dev")]
 mod dev;
 #[cfg(feature = "dev")]
 mod expectation;
@@ -15,7 +17,6 @@ mod new;
 #[cfg(feature = "dev")]
 mod project;
 mod push;
-mod registry;
 #[cfg(feature = "dev")]
 mod stage;
 #[cfg(feature = "dev")]
@@ -48,6 +49,9 @@ pub enum Plugin {
     /// Develop a plugin: build and run it, and rebuild and reload it whenever a file changes.
     #[cfg(feature = "dev")]
     Dev(dev::Dev),
+    /// Build, push and install the plugin of a project.
+    #[cfg(feature = "dev")]
+    Deploy(Box<deploy::Deploy>),
     /// Inspect a component: name, kinds, requested permissions, imported functions, and size by section.
     Inspect(inspect::Inspect),
     /// Push a component to an OCI registry, and optionally sign it.
@@ -70,7 +74,7 @@ impl Plugin {
             #[cfg(feature = "dev")]
             Self::Test(_) => std::env::var_os(environment::OSTLER_LOG).map(|_| LogFormat::Pretty),
             #[cfg(feature = "dev")]
-            Self::New(_) | Self::Build(_) | Self::Crds(_) => None,
+            Self::New(_) | Self::Build(_) | Self::Crds(_) | Self::Deploy(_) => None,
             Self::Inspect(_) | Self::Push(_) | Self::Verify(_) | Self::Install(_) | Self::Uninstall(_) => {
                 None
             }
@@ -90,6 +94,8 @@ impl Plugin {
             Self::Test(test) => test.run().await,
             #[cfg(feature = "dev")]
             Self::Dev(dev) => dev.run().await,
+            #[cfg(feature = "dev")]
+            Self::Deploy(deploy) => deploy.run().await,
             Self::Inspect(inspect) => inspect.run().await,
             Self::Push(push) => push.run().await,
             Self::Install(install) => install.run().await,

@@ -202,10 +202,16 @@ impl BuildHealth {
         }
     }
 
-    /// Forgets a message that is not handled again. Returns true if the build has stopped trapping by that.
-    pub fn forget_message(&self, identity: &str) -> bool {
+    /// Forgets an object that is gone, or a message that is not handled again. Returns true if the build has stopped trapping by that.
+    pub fn forget_subject(&self, subject: CallSubject<'_>) -> bool {
+        if !self.is_tracked.load(Ordering::Relaxed) {
+            return false;
+        }
         let mut results = self.results.lock();
-        let was_trapping = results.trapping.remove(&CallSubject::Message(identity).hash());
+        let was_trapping = results.trapping.remove(&subject.hash());
+        if let (Some(objects), CallSubject::Object(_)) = (&mut results.objects, subject) {
+            objects.last.remove(&subject.hash());
+        }
         self.update_flag(&results);
         was_trapping && results.trapping.is_empty()
     }
@@ -318,6 +324,23 @@ mod tests {
         let health = BuildHealth::default();
         health.begin_trial(&BuildHealth::default());
         health
+    }
+
+    /// Otherwise the build would be said to trap for as long as it serves, and a canary beside it would be compared with objects that
+    /// nobody has any more.
+    #[test]
+    fn deleted_object_counts_no_more() {
+        let now = Instant::now();
+        let health = BuildHealth::default();
+        health.count_results(true);
+        for object in 0..2 {
+            record_call(&health, object, CallResult::Trapped, now);
+        }
+        let forget = |uid| health.forget_subject(CallSubject::Object(uid));
+        assert!(!forget("0"), "the other one traps");
+        assert_eq!((health.trapping().0, health.count_objects()), (1, (1, 1)));
+        assert!(forget("1") && !forget("1"));
+        assert_eq!((health.trapping().0, health.count_objects()), (0, (0, 0)));
     }
 
     #[test]
@@ -439,9 +462,15 @@ mod tests {
         }
         assert!(matches!(health.trial_verdict(now), Some(TrialVerdict::Failed(_))));
         assert_eq!(health.count_objects(), (0, 0), "a canary gets no messages");
-        assert!(!health.forget_message("a") && !health.forget_message("b"));
-        assert!(!health.forget_message("other"));
-        assert!(health.forget_message("c"), "none traps any more");
+        assert!(
+            !health.forget_subject(CallSubject::Message("a"))
+                && !health.forget_subject(CallSubject::Message("b"))
+        );
+        assert!(!health.forget_subject(CallSubject::Message("other")));
+        assert!(
+            health.forget_subject(CallSubject::Message("c")),
+            "none traps any more"
+        );
         assert_eq!(health.trapping().0, 0);
     }
 

@@ -32,7 +32,7 @@ pub use self::{
     rollback::Rollback,
     slot::SlotChange,
 };
-use super::{HookState, LoadError, LoadState, Plugin, SlotId};
+use super::{HookState, LoadError, LoadState, Plugin, SlotId, health::CallSubject};
 use crate::{
     kube::{
         key::{Gvk, ObjectRef},
@@ -101,6 +101,20 @@ impl Registry {
         let selects = slot.canary.as_ref().is_some_and(|c| c.selector.matches(object));
         let canary = slot.choice.canary.as_ref().filter(|_| selects);
         Some(canary.unwrap_or(serving).clone())
+    }
+
+    /// Forgets an object that is gone in the health of all builds of its plugin. Returns the plugin if one of them has stopped trapping
+    /// by that.
+    pub fn forget_object(&self, gvk: &Gvk, uid: &str) -> Option<Arc<str>> {
+        let slots = self.slots.read();
+        let builds = slots.values().flat_map(Slot::builds).map(|build| &build.plugin);
+        let mut stopped = None;
+        for plugin in builds.filter(|plugin| plugin.kind(gvk).is_some()) {
+            if plugin.health.forget_subject(CallSubject::Object(uid)) {
+                stopped = Some(plugin.name().clone());
+            }
+        }
+        stopped
     }
 
     /// The builds that serve now, without canaries.

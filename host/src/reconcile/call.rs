@@ -18,6 +18,7 @@ use crate::{
     kube::{
         key::ObjectRef,
         object::Object,
+        scope::Projection,
         secret_view::visible_json,
         well_known::{condition_type, error_reason, object_reason},
     },
@@ -80,7 +81,7 @@ impl Controller {
         }
         call.watch_absent_objects();
         let result = self.interpret_answer(plugin, key, &call, answer);
-        self.record_call_result(plugin, object, &result, trap.as_ref());
+        self.record_call_result(plugin, key, object, &result, trap.as_ref());
         let failed = matches!(result, GuestResult::Failure(_));
         if !failed && call.effects.counts.api_writes > 0 {
             for writer in self.services.writers() {
@@ -224,6 +225,7 @@ impl Controller {
     fn record_call_result(
         &self,
         plugin: &Arc<Plugin>,
+        key: &ObjectRef,
         object: &Object,
         result: &GuestResult,
         trap: Option<&Trap>,
@@ -240,6 +242,12 @@ impl Controller {
         };
         let message = trap.map(ToString::to_string).unwrap_or_default();
         self.record_call(plugin, CallSubject::Object(&object.uid), result, &message);
+        // It may have been deleted during the call, and is not forgotten again.
+        let is_current = |live: Arc<Object>| live.uid == object.uid;
+        let live = self.services.cache.store.get(key, Projection::Metadata);
+        if result == CallResult::Trapped && !live.is_some_and(is_current) {
+            plugin.health.forget_subject(CallSubject::Object(&object.uid));
+        }
     }
 
     /// Records the result of a call for the health of its build, and rolls the build back at once if it does worse than
@@ -283,7 +291,7 @@ impl Controller {
 
     /// Forgets a message that is not handled again, so that its trap is no longer reported.
     pub fn forget_message(&self, plugin: &Plugin, identity: &str) {
-        if plugin.health.forget_message(identity) {
+        if plugin.health.forget_subject(CallSubject::Message(identity)) {
             self.update_plugin_status(plugin);
         }
     }

@@ -306,7 +306,7 @@ impl PluginObjects {
             }
         };
         for (source, reference) in sources {
-            let verified = self.registries.verify_component(&reference, &auth, &policy).await;
+            let verified = self.registries.verify_artifact(&reference, &auth, &policy).await;
             let Err(e) = verified else { continue };
             let error = LoadError::new(e.reason(), format!("{source}: {e}"));
             if e.is_violation() {

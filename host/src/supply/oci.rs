@@ -232,21 +232,22 @@ impl ComponentStore {
         .await
     }
 
-    /// Verifies the signatures of a component that was accepted before, without pulling it.
+    /// Verifies the signatures of an artifact or image without pulling it: of a component that was accepted before, say. Returns the
+    /// digest that they are valid for.
     ///
     /// # Errors
     /// A violation of the policy ([`PullError::is_violation`]) is a finding: the registry has shown the component. Any other
     /// error means that the signatures could not be looked up.
-    pub async fn verify_component(
+    pub async fn verify_artifact(
         &self,
         reference: &Reference,
         auth: &RegistryAuth,
         policy: &SignaturePolicy,
-    ) -> Result<(), PullError> {
+    ) -> Result<Digest, PullError> {
         self.run_with_timeout(reference, async {
             let registry = self.open_registry(reference, auth)?;
             let (digest, _) = self.resolve_digest(&registry, reference).await?;
-            let verified = self.verify_signatures(&registry, &digest, policy).await.map(drop);
+            let verified = self.verify_signatures(&registry, &digest, policy).await;
             // Registries answer 404 to every request about a repository that the client may not see: then the absence of
             // signatures is no finding.
             if verified.as_ref().is_err_and(PullError::is_violation)
@@ -254,7 +255,7 @@ impl ComponentStore {
             {
                 return Err(registry.not_found_error(digest.as_str()));
             }
-            verified
+            verified.map(|_| digest)
         })
         .await
     }

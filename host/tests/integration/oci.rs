@@ -512,7 +512,7 @@ async fn revoked_signature_is_a_violation_only_where_the_registry_shows_the_comp
 
     let verify = async || {
         let policy = policy(&trusted.public_key());
-        let error = store.verify_component(&reference, &auth, &policy).await;
+        let error = store.verify_artifact(&reference, &auth, &policy).await;
         error.expect_err("signed by a revoked key")
     };
     let error = verify().await;
@@ -522,7 +522,7 @@ async fn revoked_signature_is_a_violation_only_where_the_registry_shows_the_comp
     assert!(!error.is_violation(), "{error}");
     assert_eq!(error.reason(), "NotFound");
     // A key of the policy needs no registry: its signature is cached.
-    let verified = store.verify_component(&reference, &auth, &accepted).await;
+    let verified = store.verify_artifact(&reference, &auth, &accepted).await;
     verified.expect("still accepted");
 }
 

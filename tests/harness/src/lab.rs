@@ -169,6 +169,11 @@ impl Lab {
         lab
     }
 
+    /// Applies the kinds of all tests to the API server that they share, after this test has deleted some.
+    pub async fn restore_kinds(&self) {
+        crds::install_crds(&self.client).await;
+    }
+
     /// Directory of this test, removed when the lab is dropped.
     pub fn path(&self) -> &Path {
         self.directory.path()

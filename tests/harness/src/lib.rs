@@ -3,6 +3,7 @@
 
 pub mod allocations;
 pub mod argocd;
+pub mod browser;
 pub mod cgroup;
 mod component;
 pub mod concourse;
@@ -13,6 +14,7 @@ mod logs;
 pub mod powerdns;
 pub mod probe;
 pub mod process;
+pub mod prometheus;
 pub mod proxy;
 pub mod rabbitmq;
 pub mod registry;
@@ -21,6 +23,8 @@ pub mod rights;
 mod scenario;
 mod second;
 mod server;
+pub mod signing;
+pub mod terminal;
 mod wait;
 
 pub use component::{

@@ -36,6 +36,12 @@ pub struct Usage {
     pub cpu_time: Duration,
 }
 
+/// Sends a signal to a process of a test.
+pub fn send_signal(process: u32, signal: Signal) {
+    let id = Pid::from_raw(process as i32).expect("a process");
+    kill_process(id, signal).expect("it runs");
+}
+
 impl Process {
     /// Starts a host with the default options.
     pub fn start(lab: &Lab, name: &str, arguments: &[&str]) -> Self {

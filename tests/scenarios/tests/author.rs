@@ -12,9 +12,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ostler_test_harness::{process::host_binary, scenario, workspace_root};
+use ostler_test_harness::{Lab, process::host_binary, registry::Registry, scenario, workspace_root};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Timeout of a step, long enough for a clean build on a slow and busy machine.
 const STEP_TIMEOUT: Duration = Duration::from_secs(900);
@@ -307,6 +307,49 @@ async fn check_new_project(language: &str) {
     let terminal = Terminal::new(&format!("new-{language}"));
     let project = tokio::task::block_in_place(|| build_new_project(&terminal, language));
     messages::check_handler(&project).await;
+    check_deployment(&terminal, &project.name).await;
+}
+
+/// Deploys a project to a cluster, and again. The tag is the version of the plugin.
+async fn check_deployment(terminal: &Terminal, project: &str) {
+    let lab = Lab::embedded().await;
+    let registry = Registry::start_public();
+    lab.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ostler-system"}}))
+        .await;
+    let repository = format!("{}/plugins/{project}", registry.address());
+    let kubeconfig = lab.kubeconfig.to_str().expect("a path");
+    let command = [
+        "plugin",
+        "deploy",
+        project,
+        &repository,
+        "--namespace",
+        "deployed",
+        "--create-namespace",
+    ];
+    let deploy = || {
+        let output = terminal.ostler(&[&command[..], &["--no-wait", "--kubeconfig", kubeconfig]].concat());
+        assert!(output.status.success(), "{}", output_text(&output));
+        output_text(&output)
+    };
+    let text = tokio::task::block_in_place(deploy);
+    let reference = format!("{repository}:0.1.0@sha256:");
+    assert!(
+        text.contains(&reference) && text.contains("Namespace deployed applied"),
+        "{text}"
+    );
+    let plugins = lab.api(&ostler::testing::plugin::kind(), "");
+    let plugin = plugins.get(project).await.expect("the Plugin");
+    let pinned = plugin.data["spec"]["source"]["oci"]["reference"].as_str();
+    assert!(
+        pinned.is_some_and(|pinned| pinned.starts_with(&reference)),
+        "{pinned:?}"
+    );
+    let text = tokio::task::block_in_place(deploy);
+    assert!(
+        text.contains("was there already") && text.contains("no new permissions"),
+        "{text}"
+    );
 }
 
 /// Creates, checks and builds a project. With messages, because a project without is the tutorial's in Rust, and the example's

@@ -15,7 +15,9 @@ use ostler::testing::{
     key::Gvk,
     manifest::{self, Manifest},
 };
-use ostler_test_harness::{Lab, probe, process::Process, read_component, scenario, workspace_root};
+use ostler_test_harness::{
+    Lab, probe, process::Process, prometheus, read_component, scenario, workspace_root,
+};
 use serde_json::{Value, json};
 
 use crate::observability::ostler;
@@ -320,6 +322,7 @@ fn all_values() -> Value {
         "networkPolicy": {"egressPorts": [443, 5671], "metricsNamespaceLabels": {"kubernetes.io/metadata.name": "monitoring"}},
         "serviceMonitor": {"create": true, "labels": {"release": "main"}},
         "prometheusRule": {"create": true, "labels": {"release": "main"}},
+        "dashboard": {"create": true, "labels": {"grafana_dashboard": "2"}},
     })
 }
 
@@ -457,7 +460,7 @@ async fn alerts_fire_by_the_series_of_faults_and_resolve(_lab: Lab) {
         ["check", "rules", "alerts.yaml"],
         ["test", "rules", "alerts.test.yaml"],
     ] {
-        let mut command = Command::new(find_program("OSTLER_TEST_PROMTOOL"));
+        let mut command = Command::new(prometheus::find_program("promtool"));
         command
             .args(arguments)
             .current_dir(workspace_root().join("deploy"));

@@ -1,6 +1,7 @@
 //! All scenarios in one test binary, so that they share one link, the fixtures and the test threads.
 
 mod admin;
+mod alerts;
 mod author;
 mod bad_input;
 mod builds;
@@ -8,6 +9,7 @@ mod chain;
 mod chaos;
 mod clusters;
 mod commands;
+mod console;
 mod counts;
 mod crash;
 mod deletion;

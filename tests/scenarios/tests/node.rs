@@ -1,5 +1,8 @@
 //! The host in pods of a real node, installed as the documentation says.
 
+mod operations;
+mod three_commands;
+
 use std::{
     net::IpAddr,
     process::{Command, Output},

@@ -25,7 +25,9 @@ use ostler_test_harness::{
     process::{Process, Signal},
     read_component,
     registry::{REGISTRY_PASSWORD, REGISTRY_USER, Registry},
-    replace_text, scenario, with_note, workspace_root,
+    replace_text, scenario,
+    signing::{PRIVATE_KEY, PUBLIC_KEY},
+    with_note, workspace_root,
 };
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -155,7 +157,7 @@ fn spec(file: &str, canary: Option<(&str, Value)>) -> Value {
 }
 
 /// A build of the component `hostile` that traps on the behaviour `brittle`, which the other build executes.
-fn make_brittle(wasm: &[u8]) -> Vec<u8> {
+pub(crate) fn make_brittle(wasm: &[u8]) -> Vec<u8> {
     let (word, other) = (b"ostler-hostile-build:sound--", b"ostler-hostile-build:brittle");
     let at = wasm
         .windows(word.len())
@@ -702,10 +704,6 @@ async fn deletion_policy_orphan_releases_objects_of_plugin(mut lab: Lab) {
     lab.delete(&probe(), "a").await;
     lab.wait_gone(&probe(), "a").await;
 }
-
-/// An Ed25519 key whose 32 seed bytes are all 1, used by this test only, and its public key.
-const PRIVATE_KEY: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB\n-----END PRIVATE KEY-----\n";
-const PUBLIC_KEY: &str = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAiojj3XQJ8ZX9UtstPLpdcspnCb8dlBIb83SIAbQPb1w=\n-----END PUBLIC KEY-----\n";
 
 #[scenario]
 async fn signed_component_is_pulled_from_a_private_registry(mut lab: Lab) {

@@ -6,6 +6,7 @@
 mod argocd;
 mod bench;
 mod cargo;
+mod chromium;
 mod component_cache;
 mod components;
 mod control_plane;

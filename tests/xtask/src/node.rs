@@ -5,6 +5,7 @@ mod runtime;
 
 use std::{
     fs,
+    net::SocketAddr,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -22,10 +23,14 @@ use crate::{
     paths,
     process::{Child, read_tail, wait_for_interrupt},
     progress::Step,
+    registry::Registry,
 };
 
 /// Name of the node.
 const NODE_NAME: &str = "node";
+/// Script that runs its arguments as a command whenever they have ended, unless they end within ten seconds.
+const RESTART_SCRIPT: &str =
+    "while :; do began=$(date +%s); \"$@\"; [ $(($(date +%s) - began)) -lt 10 ] && exit 1; done";
 /// Timeout until the node is Ready.
 const READY_TIMEOUT: &str = "120s";
 /// Packages of the programs of a node. Those that are installed are not extracted again.
@@ -68,11 +73,11 @@ pub fn run_node(options: &Options) -> Result<()> {
     println!("export KUBECONFIG={}", node.kubeconfig()?.display());
     eprintln!(
         "The node was Ready {:.1} s after the start of its kubelet, {:.1} s in all. kubectl works in another terminal with this \
-         variable. Images come from archives (--image FILE), or from a registry at {}, which is this machine. Ctrl-C ends the node \
-         and all that runs on it.",
+         variable. Images come from archives (--image FILE), or from the registry {}, which also takes plugins, by plain HTTP. Ctrl-C \
+         ends the node and all that runs on it.",
         node.ready_after.as_secs_f64(),
         began.elapsed().as_secs_f64(),
-        node.gateway(),
+        node.registry()?,
     );
     node.wait_for_interrupt().context("the node")
 }
@@ -83,6 +88,7 @@ pub struct Node {
     namespaces: Namespaces,
     processes: Vec<Child>,
     containerd: Option<Containerd>,
+    registry: Option<Registry>,
     control_plane: Option<ControlPlane>,
     _cgroups: Cgroups,
     folder: TempDir,
@@ -102,6 +108,7 @@ impl Node {
             namespaces: Namespaces::create(folder.path(), &packages)?,
             processes: Vec::new(),
             containerd: None,
+            registry: None,
             control_plane: None,
             folder,
             ready_after: Duration::ZERO,
@@ -118,8 +125,10 @@ impl Node {
             [node_user().as_str(), SCHEDULER_USER, PROXY_USER].map(|user| control_plane.kubeconfig_of(user));
 
         let step = Step::new("Starting the node");
-        step.set_status("containerd");
-        let containerd = Containerd::start(node.folder.path(), &packages, &node.namespaces)?;
+        step.set_status("registry and containerd");
+        let registry = Registry::start(node.namespaces.subnet().gateway(), node.folder.path())?;
+        let registry = node.registry.insert(registry).address();
+        let containerd = Containerd::start(node.folder.path(), &packages, &node.namespaces, registry)?;
         let socket = containerd.socket().to_owned();
         step.set_status("image of the pause container");
         let archive = node.folder.path().join("pause.tar");
@@ -146,7 +155,7 @@ impl Node {
             format!("--hostname-override={NODE_NAME}"),
             format!("--node-ip={}", node.namespaces.subnet().node()),
         ];
-        node.spawn(binary, "kubelet", &arguments)?;
+        node.spawn_kubelet(binary, &arguments)?;
         let kubeconfig = node.kubeconfig()?.display().to_string();
         let ready = run_subcommand(binary, &["ready", &kubeconfig, READY_TIMEOUT, NODE_NAME]);
         if let Err(error) = ready {
@@ -168,6 +177,20 @@ impl Node {
         command.arg(program).args(arguments);
         let log = self.folder.path().join(format!("{program}.log"));
         self.processes.push(Child::spawn_logged(program, command, &log)?);
+        Ok(())
+    }
+
+    /// Starts the kubelet, again and again as systemd does: tests kill it.
+    fn spawn_kubelet(&mut self, binary: &Path, arguments: &[String]) -> Result<()> {
+        let mut command = self.namespaces.handle().command(Path::new("/bin/sh"));
+        command
+            .args(["-c", RESTART_SCRIPT, "kubelet"])
+            .arg(binary)
+            .arg("kubelet")
+            .args(arguments);
+        let log = self.folder.path().join("kubelet.log");
+        self.processes
+            .push(Child::spawn_logged("kubelet", command, &log)?);
         Ok(())
     }
 
@@ -250,15 +273,29 @@ impl Node {
         Ok(control_plane.kubeconfig())
     }
 
-    /// Returns the address of this machine that pods reach.
-    pub fn gateway(&self) -> std::net::Ipv4Addr {
-        self.namespaces.subnet().gateway()
-    }
-
     /// Imports the images of an archive.
     pub fn import_image(&self, archive: &Path) -> Result<()> {
         let containerd = self.containerd.as_ref().context("it has no containerd")?;
         containerd.import_image(archive)
+    }
+
+    /// Returns the address of the registry, which pods and the kubelet reach by plain HTTP.
+    pub fn registry(&self) -> Result<SocketAddr> {
+        let registry = self.registry.as_ref().context("it has no registry")?;
+        Ok(registry.address())
+    }
+
+    /// Pushes an image to the registry under a name and tag, and keeps nothing of it on the node. Returns the whole name.
+    pub fn push_image(&self, name: &str, image: &Image) -> Result<String> {
+        let name = format!("{}/{name}", self.registry()?);
+        let step = Step::new(format!("Pushing {name}"));
+        let archive = self.folder.path().join("pushed.tar");
+        image.write_archive(&name, &archive)?;
+        let containerd = self.containerd.as_ref().context("it has no containerd")?;
+        containerd.push_image(&name, &archive)?;
+        fs::remove_file(archive)?;
+        step.finish("");
+        Ok(name)
     }
 
     /// Writes images to archives, and imports them under these names.
@@ -293,6 +330,7 @@ impl Node {
         self.containerd
             .iter_mut()
             .try_for_each(Containerd::check_running)?;
+        self.registry.iter_mut().try_for_each(Registry::check_running)?;
         self.control_plane
             .iter_mut()
             .try_for_each(ControlPlane::check_running)

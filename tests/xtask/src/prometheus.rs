@@ -1,21 +1,24 @@
-//! The rule tester of Prometheus, from Debian's package.
+//! Prometheus and its rule tester, from Debian's package.
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use ostler_builder::toolchain;
 
 use crate::{debian, paths};
 
-/// Finds promtool in the `PATH`, or extracts it from its Debian package.
+/// Returns the folder of `prometheus` and `promtool`: one of the `PATH`, or that which their Debian package is extracted into.
 pub fn find_or_fetch() -> Result<PathBuf> {
     if let Some(path) = toolchain::find_in_path("promtool") {
-        return Ok(path);
+        let folder = path.parent().context("a folder")?;
+        if folder.join("prometheus").is_file() {
+            return Ok(folder.to_owned());
+        }
     }
     let folder = paths::create_target_subdir("prometheus")?;
-    let binary = folder.join("usr/bin/promtool");
-    if !binary.is_file() {
+    let programs = folder.join("usr/bin");
+    if !programs.join("promtool").is_file() {
         debian::extract_packages(&["prometheus"], &folder)?;
     }
-    Ok(binary)
+    Ok(programs)
 }

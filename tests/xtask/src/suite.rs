@@ -20,8 +20,8 @@ use ostler_test_placement::Placement;
 pub use self::environment::SECOND_KUBECONFIG_VARIABLE;
 use self::{
     environment::{
-        ARGO_CD_VARIABLE, COMPONENTS_VARIABLE, HELM_VARIABLE, HOST_VARIABLE, KUBECONFIG_VARIABLE,
-        KUSTOMIZE_VARIABLE, NODE_KUBECONFIG_VARIABLE, PROMTOOL_VARIABLE, Variables,
+        ARGO_CD_VARIABLE, BROWSER_VARIABLE, COMPONENTS_VARIABLE, HELM_VARIABLE, HOST_VARIABLE,
+        KUBECONFIG_VARIABLE, KUSTOMIZE_VARIABLE, NODE_KUBECONFIG_VARIABLE, NODE_REGISTRY_VARIABLE, Variables,
     },
     report::{Output, Report, Results},
     selection::{Selection, Tier},
@@ -29,12 +29,12 @@ use self::{
 use crate::{
     argocd,
     cargo::{self, Lints, TestExecutable},
+    chromium,
     control_plane::{self, ControlPlane},
     helm,
     namespaces::NodeUnsupported,
     paths,
     progress::{print_result, print_status},
-    prometheus,
 };
 
 /// Options of `cargo xtask test`.
@@ -192,7 +192,7 @@ impl Suite<'_> {
         self.variables
             .insert(KUSTOMIZE_VARIABLE, helm::build_kustomize()?);
         self.variables
-            .insert(PROMTOOL_VARIABLE, prometheus::find_or_fetch()?);
+            .insert(BROWSER_VARIABLE, chromium::find_or_fetch()?);
         let host = self.variables.get(HOST_VARIABLE);
         let (host, components) = host
             .zip(self.variables.get(COMPONENTS_VARIABLE))
@@ -206,6 +206,8 @@ impl Suite<'_> {
         };
         self.variables
             .insert(NODE_KUBECONFIG_VARIABLE, node.kubeconfig()?);
+        let registry = node.registry()?.to_string();
+        self.variables.insert(NODE_REGISTRY_VARIABLE, registry.into());
         self.run_stage(&[Tier::Node])?;
         node.end()
     }

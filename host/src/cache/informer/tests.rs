@@ -12,7 +12,10 @@ mod server;
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
     hash::Hash,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -670,4 +673,69 @@ async fn refusal_of_a_wider_watch_is_reported_once_and_leaves_the_narrow_one() {
         .expect("the informer runs");
     let again = tokio::time::timeout(Duration::from_millis(50), informers.wait_refused());
     assert!(again.await.is_err(), "its retries are refused as well");
+}
+
+/// The store has what was seen last. A watch that fails for hours must not look as one that is open.
+#[tokio::test]
+async fn watch_that_fails_after_its_list_is_interrupted_until_it_is_open_again() {
+    use crate::cache::informer::SyncState;
+    let fails = Arc::new(AtomicBool::new(false));
+    let answers = fails.clone();
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        let is_watch = request.uri().query().is_some_and(|q| q.contains("watch=true"));
+        let fails = answers.load(Ordering::Relaxed);
+        let (code, body) = match request.uri().path() {
+            "/api/v1" => {
+                let kind = json!({"name": "configmaps", "kind": "ConfigMap", "namespaced": true});
+                (200, json!({"resources": [kind]}))
+            }
+            _ if fails => (
+                403,
+                json!({"kind": "Status", "code": 403, "message": "not any more"}),
+            ),
+            _ => (200, json!({"metadata": {"resourceVersion": "5"}, "items": []})),
+        };
+        // The stream of a watch ends at once while it is to fail at the next request.
+        let body = match is_watch && !fails {
+            true => ending_body(answers.clone()),
+            false => axum::body::Body::from(body.to_string()),
+        };
+        std::future::ready(http::Response::builder().status(code).body(body))
+    });
+    let client = ApiClient::new(kube::Client::new(service, "default"));
+    let informers = Informers::new(client, Arc::default(), Arc::new(|_, _| {}))
+        .with_backoff(Backoff::new(Duration::from_millis(1), Duration::from_millis(1)));
+    let scope = config_map_scope("n");
+    informers
+        .wait_synced(&scope, Duration::from_secs(10))
+        .await
+        .expect("synced");
+    let wait_state = async |wanted: fn(&SyncState) -> bool| {
+        let poll = async {
+            while !wanted(&informers.scopes()[0].1) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), poll)
+            .await
+            .expect("in time");
+    };
+    wait_state(|state| *state == SyncState::Synced).await;
+    fails.store(true, Ordering::Relaxed);
+    wait_state(|state| matches!(state, SyncState::Interrupted(why) if why.contains("not any more"))).await;
+    let again = informers.wait_synced(&scope, Duration::from_secs(10)).await;
+    assert_eq!(again, Ok(scope), "reads go on");
+    fails.store(false, Ordering::Relaxed);
+    wait_state(|state| *state == SyncState::Synced).await;
+}
+
+/// The body of a watch without events, which ends when a flag is set.
+fn ending_body(ends: Arc<AtomicBool>) -> axum::body::Body {
+    let wait = async move {
+        while !ends.load(Ordering::Relaxed) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        Ok::<_, std::io::Error>(bytes::Bytes::new())
+    };
+    axum::body::Body::from_stream(futures::stream::once(wait))
 }

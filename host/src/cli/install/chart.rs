@@ -19,6 +19,10 @@ const TEMPLATES: &[(&str, &str)] = &[
         include_str!("../../../../deploy/chart/templates/configmap.yaml"),
     ),
     (
+        "dashboard.yaml",
+        include_str!("../../../../deploy/chart/templates/dashboard.yaml"),
+    ),
+    (
         "deployment.yaml",
         include_str!("../../../../deploy/chart/templates/deployment.yaml"),
     ),

@@ -14,7 +14,7 @@ use std::{
 use anyhow::{Context, bail};
 use clap::Args;
 use kube::Client;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use self::{
     cluster::{check_ownership, delete_plugin, discover_catalog, find_obsolete, read_plugin},
@@ -22,12 +22,12 @@ use self::{
     upgrade::{add_live_rights, check_finalizers, find_new_roles, read_signature_policy},
     wait::PluginWait,
 };
-use super::registry::{Registry, read_text};
 use crate::{
     cli::{
-        apply::{apply_objects, delete_objects},
+        apply::{apply_objects, delete_objects, read_live},
         kubeconfig::KubeContext,
         parse_duration,
+        registry::{Registry, read_text},
         table::{Shade, shade_text},
     },
     contract::limits::Limits,
@@ -62,10 +62,30 @@ pub struct Install {
     /// Registry reference (REGISTRY/REPOSITORY:TAG or …@sha256:DIGEST), or component file of the host's plugin directory.
     #[arg(value_name = "REFERENCE|FILE")]
     subject: String,
+    #[command(flatten)]
+    installer: Installer,
+}
+
+impl Install {
+    /// Plans the installation, and prints it, or applies it and waits until the build serves.
+    pub async fn run(self) -> anyhow::Result<()> {
+        self.installer.install(self.subject).await
+    }
+}
+
+/// How a plugin is installed.
+#[derive(Args)]
+pub struct Installer {
+    /// The component: a reference or a file.
+    #[arg(skip)]
+    subject: String,
     /// Namespace of the objects that the plugin reconciles. May be repeated. Defaults to all namespaces. The service account
     /// is always in the namespace of the host.
     #[arg(short, long = "namespace", value_name = "NAMESPACE")]
     namespaces: Vec<String>,
+    /// Create the namespaces of the objects that do not exist.
+    #[arg(long, requires = "namespaces")]
+    create_namespace: bool,
     /// Server that Secrets may be sent to, where the manifest leaves it open, such as https://ci.example.com. May be
     /// repeated. An upgrade keeps those of the installed plugin.
     #[arg(long = "origin", value_name = "ORIGIN")]
@@ -98,8 +118,9 @@ pub struct Install {
     no_wait: bool,
     #[command(flatten)]
     host: HostAccount,
+    /// The registry of the component.
     #[command(flatten)]
-    registry: Registry,
+    pub registry: Registry,
 }
 
 /// Arguments of `ostler plugin uninstall`.
@@ -144,9 +165,13 @@ impl HostAccount {
     }
 }
 
-impl Install {
-    /// Plans the installation, and prints it, or applies it and waits until the build serves.
-    pub async fn run(self) -> anyhow::Result<()> {
+impl Installer {
+    /// Installs a component, or prints the objects of its installation.
+    ///
+    /// # Errors
+    /// It can't be read or planned, an object can't be applied, or the build does not serve in time.
+    pub async fn install(mut self, subject: String) -> anyhow::Result<()> {
+        self.subject = subject;
         let verify = self.read_keys()?;
         let config = self.config.as_deref().map(read_config).transpose()?;
         let (wasm, source) = self.read_component(verify.as_ref()).await?;
@@ -215,9 +240,15 @@ impl Install {
             let grants = &planned.plugin.spec.grants;
             check_finalizers(&client, &build.kinds, &catalog, &before.grants, grants).await?;
         }
+        let created = if self.create_namespace {
+            find_absent_namespaces(&client, &self.namespaces).await?
+        } else {
+            Vec::new()
+        };
         if self.dry_run {
             let definitions = kinds.iter().map(|planned| planned.kind.definition.clone());
-            print!("{}", render_yaml(&definitions.chain(objects).collect::<Vec<_>>()));
+            let all = definitions.chain(created).chain(objects);
+            print!("{}", render_yaml(&all.collect::<Vec<_>>()));
             return Ok(());
         }
         if is_upgrade && !planned.new_permissions.is_empty() && !self.yes {
@@ -225,6 +256,7 @@ impl Install {
         }
         check_ownership(&client, build.name(), &objects).await?;
         apply_kinds(&client, &kinds, self.force_conflicts).await?;
+        apply_objects(&client, &created, self.force_conflicts).await?;
         let obsolete = find_obsolete(&client, build.name(), &objects).await?;
         let is_running = installed.is_some_and(|object| object.status.is_some_and(|s| s.running.is_some()));
         if is_running {
@@ -286,8 +318,8 @@ impl Install {
         let policy = policy.with_context(|| format!("the installed plugin {plugin}"))?;
         let reference: Reference = oci.reference.parse()?;
         let (store, auth) = self.registry.open_store(&reference)?;
-        let verified = store.verify_component(&reference, &auth, &policy).await;
-        verified.with_context(|| {
+        let verified = store.verify_artifact(&reference, &auth, &policy).await;
+        verified.map(drop).with_context(|| {
             format!(
                 "{subject}: spec.verify of the installed plugin {plugin} is not met; --key replaces its keys"
             )
@@ -384,6 +416,18 @@ impl Install {
             eprintln!("warning: the API server does not serve {kind}; the name of its resource is a guess");
         }
     }
+}
+
+/// Returns those of some namespaces that do not exist, as objects to apply.
+async fn find_absent_namespaces(client: &Client, names: &[String]) -> anyhow::Result<Vec<Value>> {
+    let mut absent = Vec::new();
+    for name in names {
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+        if read_live(client, &namespace).await?.is_none() {
+            absent.push(namespace);
+        }
+    }
+    Ok(absent)
 }
 
 impl Uninstall {

@@ -1,14 +1,18 @@
 //! `ostler plugin push`: upload of a component to an OCI registry.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use anyhow::{Context, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::{
-    super::ask::Output,
+use super::super::{
+    ask::Output,
     registry::{Registry, read_text},
 };
 use crate::{
@@ -46,8 +50,9 @@ pub struct Push {
 /// The pushed artifact.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct PushResult {
-    reference: String,
+pub struct PushResult {
+    /// The reference with the digest, which pins it.
+    pub reference: String,
     digest: String,
     name: String,
     version: String,
@@ -67,79 +72,110 @@ impl Push {
             );
         }
         // Local checks come before the first request.
-        let key = self.sign.as_ref().map(|path| {
-            SigningKey::from_pem(&read_text(path)?).with_context(|| format!("the key {}", path.display()))
-        });
-        let key = key.transpose()?;
-        let file = self.file.display();
-        let wasm = std::fs::read(&self.file).with_context(|| format!("reading the component {file}"))?;
-        let shape = inspection::inspect(&wasm).with_context(|| file.to_string())?;
-        let limits = Limits::default();
-        let engine =
-            Arc::new(Engine::new(1, limits.memory, None, None).map_err(|e| anyhow::anyhow!("{e:#}"))?);
-        let plugin = plugin::load(&engine, wasm.clone(), None, &Grants::default(), &limits)
-            .await
-            .map_err(|e| anyhow::anyhow!("{file}: {e}"))?;
-        let annotations = [
-            ("org.opencontainers.image.title", plugin.name().to_string()),
-            ("org.opencontainers.image.version", plugin.version.clone()),
-        ];
-        let annotations: BTreeMap<_, _> = annotations.map(|(name, value)| (name.to_owned(), value)).into();
-        let shape = ComponentInterfaces {
-            imports: shape.imports,
-            exports: shape.exports,
-        };
-
-        let (store, auth) = self.registry.open_store(&self.reference)?;
-        let bar = progress_bar(wasm.len() as u64);
-        let telling = bar.clone();
-        let pushed = store
-            .push_component(
-                &self.reference,
-                &auth,
-                wasm.into(),
-                &shape,
-                annotations,
-                Arc::new(move |bytes| telling.set_position(bytes)),
-            )
-            .await;
-        bar.finish_and_clear();
-        let pushed = pushed?;
-        if let Some(key) = &key {
-            store
-                .sign_digest(&self.reference, &pushed.digest, &auth, key)
-                .await
-                .with_context(|| format!("{} is pushed and not signed", pushed.reference))?;
-        }
-        let result = PushResult {
-            reference: pushed.reference.to_string(),
-            digest: pushed.digest.to_string(),
-            name: plugin.name().to_string(),
-            version: plugin.version.clone(),
-            size: pushed.size,
-            existed: pushed.already_present,
-            signed_by: key.map(|key| key.public_key().fingerprint().clone()),
-        };
+        let key = self.sign.as_deref().map(read_signing_key).transpose()?;
+        let result = push_file(&self.file, &self.reference, key.as_ref(), &self.registry).await?;
         match self.output {
             Output::Json => println!("{}", serde_json::to_string_pretty(&result)?),
             Output::Table => {
                 // Standard output has only the reference, for scripts.
-                eprintln!(
-                    "{} {}, {:.1} KB{}{}",
-                    result.name,
-                    result.version,
-                    result.size as f64 / 1000.0,
-                    if result.existed { ", was there already" } else { "" },
-                    result
-                        .signed_by
-                        .map(|key| format!(", signed by {key}"))
-                        .unwrap_or_default()
-                );
+                eprintln!("{}", result.describe());
                 println!("{}", result.reference);
             }
         }
         Ok(())
     }
+}
+
+impl PushResult {
+    /// Name, version and size, and who has signed it.
+    pub fn describe(&self) -> String {
+        format!(
+            "{} {}, {:.1} KB{}{}",
+            self.name,
+            self.version,
+            self.size as f64 / 1000.0,
+            if self.existed { ", was there already" } else { "" },
+            self.signed_by
+                .as_ref()
+                .map(|key| format!(", signed by {key}"))
+                .unwrap_or_default()
+        )
+    }
+}
+
+/// Reads a private key (PEM, PKCS#8).
+///
+/// # Errors
+/// There is no such file, or another one.
+pub fn read_signing_key(path: &Path) -> anyhow::Result<SigningKey> {
+    SigningKey::from_pem(&read_text(path)?).with_context(|| format!("the key {}", path.display()))
+}
+
+/// Loads the component of a file as a host would.
+///
+/// # Errors
+/// It is no component that this host can run.
+pub async fn describe_component(file: &Path, wasm: &[u8]) -> anyhow::Result<plugin::Plugin> {
+    let limits = Limits::default();
+    let engine = Arc::new(Engine::new(1, limits.memory, None, None).map_err(|e| anyhow::anyhow!("{e:#}"))?);
+    plugin::load(&engine, wasm.to_vec(), None, &Grants::default(), &limits)
+        .await
+        .map_err(|e| anyhow::anyhow!("{}: {e}", file.display()))
+}
+
+/// Pushes the component of a file, and signs it if there is a key.
+///
+/// # Errors
+/// It is no component that this host can run, or the registry does not accept it.
+pub async fn push_file(
+    file: &Path,
+    reference: &Reference,
+    key: Option<&SigningKey>,
+    registry: &Registry,
+) -> anyhow::Result<PushResult> {
+    let name = file.display();
+    let wasm = std::fs::read(file).with_context(|| format!("reading the component {name}"))?;
+    let shape = inspection::inspect(&wasm).with_context(|| name.to_string())?;
+    let plugin = describe_component(file, &wasm).await?;
+    let annotations = [
+        ("org.opencontainers.image.title", plugin.name().to_string()),
+        ("org.opencontainers.image.version", plugin.version.clone()),
+    ];
+    let annotations: BTreeMap<_, _> = annotations.map(|(name, value)| (name.to_owned(), value)).into();
+    let shape = ComponentInterfaces {
+        imports: shape.imports,
+        exports: shape.exports,
+    };
+    let (store, auth) = registry.open_store(reference)?;
+    let bar = progress_bar(wasm.len() as u64);
+    let telling = bar.clone();
+    let pushed = store
+        .push_component(
+            reference,
+            &auth,
+            wasm.into(),
+            &shape,
+            annotations,
+            Arc::new(move |bytes| telling.set_position(bytes)),
+        )
+        .await;
+    bar.finish_and_clear();
+    let pushed = pushed?;
+    if let Some(key) = key {
+        store
+            .sign_digest(reference, &pushed.digest, &auth, key)
+            .await
+            .with_context(|| format!("{} is pushed and not signed", pushed.reference))?;
+    }
+    Ok(PushResult {
+        reference: pushed.reference.to_string(),
+        digest: pushed.digest.to_string(),
+        name: plugin.name().to_string(),
+        version: plugin.version.clone(),
+        size: pushed.size,
+        existed: pushed.already_present,
+        signed_by: key.map(|key| key.public_key().fingerprint().clone()),
+    })
 }
 
 /// A progress bar, hidden unless standard error is a terminal.

@@ -7,18 +7,16 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use clap::Args;
 use serde::Serialize;
 
-use super::{
-    super::{
-        ask::Output,
-        table::{Shade, cell, table},
-    },
-    registry::{Registry, read_text},
+use super::super::{
+    ask::Output,
+    registry::{Registry, read_public_key},
+    table::{Shade, cell, table},
 };
 use crate::{
     contract::inspection::{self, Inspection},
     supply::{
         oci::{Digest, Reference},
-        signature::{Fingerprint, PublicKey, SignaturePolicy},
+        signature::{Fingerprint, SignaturePolicy},
     },
 };
 
@@ -81,10 +79,8 @@ struct Subject {
 impl Verify {
     /// Verifies the component and prints the result; a failed check is an error.
     pub async fn run(self) -> anyhow::Result<()> {
-        let read = |path: &PathBuf| {
-            PublicKey::from_pem(&read_text(path)?).with_context(|| format!("the key {}", path.display()))
-        };
-        let keys = self.keys.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
+        let keys = self.keys.iter().map(|path| read_public_key(path));
+        let keys = keys.collect::<anyhow::Result<Vec<_>>>()?;
         let asked = !keys.is_empty();
         let policy = match (asked, self.require_all) {
             (false, _) => SignaturePolicy::none(),

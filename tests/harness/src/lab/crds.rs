@@ -46,7 +46,7 @@ pub(super) async fn install_on_real_server(client: &Client) {
 }
 
 /// Applies the CRDs of the packs, the examples and the test components, and waits until their kinds are served.
-async fn install_crds(client: &Client) {
+pub(super) async fn install_crds(client: &Client) {
     let gvk = GroupVersionKind::gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::from_gvk(&gvk));
     let apply = async |crd: Value| {

@@ -21,6 +21,7 @@ use ostler_test_harness::{
     registry::Registry,
     rights::{Rights, bound_rules, client_as_host},
     scenario,
+    signing::{PRIVATE_KEY, PUBLIC_KEY},
 };
 use serde_json::{Value, json};
 
@@ -505,10 +506,6 @@ pub async fn upgrade_takes_no_rights_from_the_build_that_serves(mut lab: Lab) {
     assert!(!is_allowed().await);
     expect_success(&run_plugin_command(&lab, &["uninstall", "greeting"]).await);
 }
-
-/// A public key, and the private one.
-const PUBLIC_KEY: &str = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAiojj3XQJ8ZX9UtstPLpdcspnCb8dlBIb83SIAbQPb1w=\n-----END PUBLIC KEY-----\n";
-const PRIVATE_KEY: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB\n-----END PRIVATE KEY-----\n";
 
 /// The host would refuse the new build, after the roles were changed for it.
 #[scenario]

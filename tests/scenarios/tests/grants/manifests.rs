@@ -150,7 +150,34 @@ async fn chart_has_the_derived_rights_and_the_kinds() {
         groups.collect::<String>()
     );
     check_file("chart/templates/prometheusrule.yaml", &rule);
+    let path = workspace_root().join("deploy/dashboard.json");
+    let dashboard = std::fs::read_to_string(path).expect("the dashboard");
+    // Legends are templates of Grafana.
+    let lines = dashboard
+        .lines()
+        .map(|line| format!("    {}\n", line.replace("{{", "{{ \"{{\" }}")));
+    let config_map = format!(
+        "# The dashboard of deploy/dashboard.json.\n# Generated: `{UPDATE_COMMAND}`.\n{DASHBOARD}{}{{{{- end }}}}\n",
+        lines.collect::<String>()
+    );
+    check_file("chart/templates/dashboard.yaml", &config_map);
 }
+
+/// The template of the ConfigMap with the dashboard, up to its content.
+const DASHBOARD: &str = r#"{{- if .Values.dashboard.create }}
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: ostler-dashboard
+  namespace: {{ .Release.Namespace }}
+  labels:
+    {{- template "ostler.labels" . }}
+    {{- with .Values.dashboard.labels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+data:
+  ostler.json: |
+"#;
 
 /// The template of the PrometheusRule up to its groups.
 const PROMETHEUS_RULE: &str = r#"{{- if .Values.prometheusRule.create }}

@@ -2,7 +2,9 @@
 
 use std::{
     fs,
+    net::SocketAddr,
     path::{Path, PathBuf},
+    process::Command,
     time::Duration,
 };
 
@@ -21,6 +23,10 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Namespace of the kubelet's containers in containerd, and the parent of their control groups.
 pub const CONTAINERD_NAMESPACE: &str = "k8s.io";
+/// Folder of the settings of registries in the folder of the node.
+const REGISTRIES_FOLDER: &str = "registries";
+/// Environment variables of proxies, which programs in Go follow.
+const PROXY_VARIABLES: [&str; 4] = ["HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"];
 /// Folder of the state in the folder of the node.
 const STATE_FOLDER: &str = "containerd-state";
 
@@ -39,8 +45,13 @@ pub struct Containerd {
 }
 
 impl Containerd {
-    /// Starts containerd with its data and its socket in a folder, and waits until it answers.
-    pub fn start(folder: &Path, packages: &Path, namespaces: &Namespaces) -> Result<Self> {
+    /// Starts containerd with its data and its socket in a folder, and waits until it answers. It uses plain HTTP for the registry.
+    pub fn start(
+        folder: &Path,
+        packages: &Path,
+        namespaces: &Namespaces,
+        registry: SocketAddr,
+    ) -> Result<Self> {
         let (socket, networks) = (folder.join("containerd.sock"), folder.join("cni"));
         fs::create_dir(&networks)?;
         let network = json!({
@@ -66,8 +77,17 @@ impl Containerd {
             &config,
             format_config(folder, &socket, &find_file(packages, "usr/lib/cni")?),
         )?;
+        let hosts = folder.join(REGISTRIES_FOLDER).join(registry.to_string());
+        fs::create_dir_all(&hosts)?;
+        // One without a host is ignored.
+        let settings = format!("[host.\"http://{registry}\"]\ncapabilities = [\"pull\", \"resolve\"]\n");
+        fs::write(hosts.join("hosts.toml"), settings)?;
         let handle = namespaces.handle().clone();
         let mut command = handle.command(&find_file(packages, "usr/bin/containerd")?);
+        // The registry is on this machine.
+        for variable in PROXY_VARIABLES {
+            command.env_remove(variable);
+        }
         command.arg("--config").arg(&config);
         let mut process = Child::spawn_logged("containerd", command, &folder.join("containerd.log"))?;
         process.wait_until("socket", START_TIMEOUT, || {
@@ -91,13 +111,34 @@ impl Containerd {
     pub fn import_image(&self, archive: &Path) -> Result<()> {
         // The working directory of the command is another one.
         let archive = fs::canonicalize(archive).with_context(|| archive.display().to_string())?;
-        let mut command = self.handle.command(&self.client);
-        command
-            .arg("--address")
-            .arg(&self.socket)
-            .args(["--namespace", CONTAINERD_NAMESPACE, "images", "import"])
-            .arg(&archive);
+        let mut command = self.image_command("import");
+        command.arg(&archive);
         run_logged("ctr images import", command)
+    }
+
+    /// Pushes the image of an archive to the registry that is in its name, and keeps nothing of it.
+    pub fn push_image(&self, name: &str, archive: &Path) -> Result<()> {
+        self.import_image(archive)?;
+        let mut command = self.image_command("push");
+        command.args(["--plain-http", name]);
+        run_logged("ctr images push", command)?;
+        let mut command = self.image_command("remove");
+        command.args(["--sync", name]);
+        run_logged("ctr images remove", command)
+    }
+
+    fn image_command(&self, verb: &str) -> Command {
+        let mut command = self.handle.command(&self.client);
+        for variable in PROXY_VARIABLES {
+            command.env_remove(variable);
+        }
+        command.arg("--address").arg(&self.socket).args([
+            "--namespace",
+            CONTAINERD_NAMESPACE,
+            "images",
+            verb,
+        ]);
+        command
     }
 
     /// Fails when it has exited.
@@ -122,6 +163,9 @@ address = {socket}
 sandbox_image = "{PAUSE_IMAGE}"
 restrict_oom_score_adj = true
 
+[plugins."io.containerd.grpc.v1.cri".registry]
+config_path = {registries}
+
 [plugins."io.containerd.grpc.v1.cri".cni]
 bin_dir = {plugins}
 conf_dir = {networks}
@@ -132,6 +176,7 @@ runtime_type = "io.containerd.runc.v2"
         root = quoted(&folder.join("containerd")),
         state = quoted(&folder.join(STATE_FOLDER)),
         socket = quoted(socket),
+        registries = quoted(&folder.join(REGISTRIES_FOLDER)),
         plugins = quoted(plugins),
         networks = quoted(&folder.join("cni")),
     )

@@ -13,7 +13,7 @@ use anyhow::Result;
 use super::selection::{Selection, Tier};
 use crate::{
     cargo::{self, Lints, TestExecutable},
-    component_cache, components, paths, powerdns, rabbitmq, registry,
+    component_cache, components, paths, powerdns, prometheus, rabbitmq, registry,
 };
 
 /// Environment variable of the real control plane's kubeconfig.
@@ -22,10 +22,12 @@ pub const KUBECONFIG_VARIABLE: &str = "OSTLER_TEST_KUBECONFIG";
 pub const SECOND_KUBECONFIG_VARIABLE: &str = "OSTLER_TEST_SECOND_KUBECONFIG";
 /// Environment variable of the kubeconfig of a cluster with a node.
 pub const NODE_KUBECONFIG_VARIABLE: &str = "OSTLER_TEST_NODE_KUBECONFIG";
+/// Environment variable of the address of that node's registry.
+pub const NODE_REGISTRY_VARIABLE: &str = "OSTLER_TEST_NODE_REGISTRY";
 /// Environment variable of the binary of Helm.
 pub const HELM_VARIABLE: &str = "OSTLER_TEST_HELM";
-/// Environment variable of the rule tester of Prometheus.
-pub const PROMTOOL_VARIABLE: &str = "OSTLER_TEST_PROMTOOL";
+/// Environment variable of the folder of a browser and its driver.
+pub const BROWSER_VARIABLE: &str = "OSTLER_TEST_BROWSER";
 /// Environment variable of the binary of kustomize.
 pub const KUSTOMIZE_VARIABLE: &str = "OSTLER_TEST_KUSTOMIZE";
 /// Environment variable of the folder with the real Argo CD.
@@ -36,6 +38,8 @@ pub const COMPONENTS_VARIABLE: &str = "OSTLER_COMPONENTS";
 /// Environment variable of the binary of the host.
 pub const HOST_VARIABLE: &str = "OSTLER_BIN";
 const REGISTRY_VARIABLE: &str = "OSTLER_TEST_REGISTRY";
+/// Environment variable of the folder of Prometheus and its rule tester.
+const PROMETHEUS_VARIABLE: &str = "OSTLER_TEST_PROMETHEUS";
 const RABBITMQ_VARIABLE: &str = "OSTLER_TEST_RABBITMQ";
 const POWERDNS_VARIABLE: &str = "OSTLER_TEST_POWERDNS";
 
@@ -55,6 +59,7 @@ pub fn prepare(selection: &Selection, lints: Lints) -> Result<(Variables, Vec<Te
     if selection.has_scenarios() {
         // First, because they fail within seconds where a package can't be fetched.
         variables.insert(REGISTRY_VARIABLE, registry::find_or_fetch()?);
+        variables.insert(PROMETHEUS_VARIABLE, prometheus::find_or_fetch()?);
         variables.insert(RABBITMQ_VARIABLE, rabbitmq::find_or_fetch()?);
         variables.insert(POWERDNS_VARIABLE, powerdns::find_or_fetch()?);
         let cache = ostler_builder::cache_dir(&paths::target_dir());
@@ -127,10 +132,12 @@ mod tests {
             KUBECONFIG_VARIABLE,
             SECOND_KUBECONFIG_VARIABLE,
             NODE_KUBECONFIG_VARIABLE,
+            BROWSER_VARIABLE,
             ARGO_CD_VARIABLE,
             COMPONENTS_VARIABLE,
             HOST_VARIABLE,
             REGISTRY_VARIABLE,
+            PROMETHEUS_VARIABLE,
             RABBITMQ_VARIABLE,
             POWERDNS_VARIABLE,
         ];

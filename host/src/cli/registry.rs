@@ -5,7 +5,10 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Args;
 
-use crate::supply::oci::{ComponentStore, PullLimits, Reference, RegistryAuth};
+use crate::supply::{
+    oci::{ComponentStore, PullLimits, Reference, RegistryAuth},
+    signature::PublicKey,
+};
 
 /// Connection to a registry.
 #[derive(Args)]
@@ -31,6 +34,14 @@ impl Registry {
             RegistryAuth::from_user_config(self.docker_config.as_deref(), reference)?,
         ))
     }
+}
+
+/// Reads a public key (PEM).
+///
+/// # Errors
+/// There is no such file, or another one.
+pub fn read_public_key(path: &Path) -> anyhow::Result<PublicKey> {
+    PublicKey::from_pem(&read_text(path)?).with_context(|| format!("the key {}", path.display()))
 }
 
 /// The content of a key file.

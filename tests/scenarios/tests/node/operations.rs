@@ -1,0 +1,528 @@
+//! Operations on an installation while objects change: leaders that are killed, upgrades and their reversal, memory attacks.
+
+use std::{
+    collections::BTreeMap,
+    future::pending,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::{Duration, Instant},
+};
+
+use kube::{
+    Api,
+    api::{DynamicObject, ListParams, Patch, PatchParams},
+};
+use ostler::testing::{
+    annotation,
+    key::Gvk,
+    manifest::{self, Manifest},
+};
+use ostler_test_harness::{
+    Lab, component_path, find_condition,
+    process::{Signal, send_signal},
+    read_component, scenario,
+};
+use serde_json::{Value, json};
+
+use super::{
+    pods,
+    three_commands::{registry_address, run_successfully},
+};
+use crate::plugins::make_brittle;
+
+/// Number of leaders that the usual run kills.
+const FEW_KILLS: usize = 3;
+/// Number of leaders that the campaign kills.
+const MANY_KILLS: usize = 20;
+/// Number of objects that change during an upgrade.
+const CHANGING_COUNT: usize = 500;
+/// Number of objects whose calls take what memory they can.
+const ATTACK_COUNT: usize = 30;
+/// Interval of the changes.
+const CHANGE_INTERVAL: Duration = Duration::from_millis(20);
+
+fn greetings() -> Gvk {
+    Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting")
+}
+
+fn greeting(lab: &Lab, name: &str, text: &str) -> Value {
+    json!({"apiVersion": "examples.ostler.dev/v1alpha1", "kind": "Greeting",
+        "metadata": {"name": name, "namespace": lab.namespace}, "spec": {"name": text}})
+}
+
+/// An installation in a namespace of its own, from the registry of the node.
+struct Installed {
+    lab: Lab,
+    namespace: String,
+    registry: String,
+}
+
+impl Installed {
+    /// Installs the host, and a plugin that greets.
+    async fn start(lab: Lab) -> Self {
+        let (namespace, registry) = (format!("{}-system", lab.namespace), registry_address());
+        let values = json!({"crds": {"install": false}, "watchNamespaces": [lab.namespace], "plainHttpRegistries": [registry]});
+        std::fs::write(lab.path().join("values.yaml"), values.to_string()).expect("written");
+        let installed = Self {
+            lab,
+            namespace,
+            registry,
+        };
+        installed.install_host("0.1.0").await;
+        let component = component_path("examples/greeting").display().to_string();
+        installed
+            .install_plugin("greeting", "0.1.0", &component, &[])
+            .await;
+        installed
+    }
+
+    /// Runs a command of `ostler` that has to succeed.
+    async fn run(&self, arguments: &[&str]) -> String {
+        let arguments: Vec<String> = arguments.iter().map(|&word| word.to_owned()).collect();
+        run_successfully(&self.lab, &arguments).await
+    }
+
+    /// Installs a version of the host, or replaces another one. Ends when all replicas run it.
+    async fn install_host(&self, version: &str) {
+        let image = format!("{}/ostler:{version}", self.registry);
+        let command = [
+            "install",
+            "--namespace",
+            &self.namespace,
+            "--image",
+            &image,
+            "--values",
+            "values.yaml",
+        ];
+        self.run(&command).await;
+        let pods = self.list_pods().await;
+        let images = pods
+            .iter()
+            .map(|pod| pod.data["spec"]["containers"][0]["image"].as_str());
+        let running: Vec<_> = images.flatten().filter(|running| **running == *image).collect();
+        assert_eq!(running.len(), 2, "pods of {image}");
+    }
+
+    /// Pushes a component, and installs it.
+    async fn install_plugin(&self, name: &str, tag: &str, file: &str, more: &[&str]) -> String {
+        let reference = format!("{}/{}/{name}:{tag}", self.registry, self.lab.namespace);
+        self.run(&["plugin", "push", file, &reference, "--plain-http"])
+            .await;
+        let place = [
+            "--namespace",
+            &self.lab.namespace,
+            "--host-namespace",
+            &self.namespace,
+        ];
+        let command = ["plugin", "install", &reference, "--plain-http", "--no-crds"];
+        self.run(&[&command[..], &place, more].concat()).await
+    }
+
+    async fn list_pods(&self) -> Vec<DynamicObject> {
+        let pods = self.lab.api(&pods(), &self.namespace);
+        let of_host = ListParams::default().labels("app.kubernetes.io/name=ostler");
+        let pods = pods.list(&of_host).await.expect("pods").items;
+        // Those of the former version may still end.
+        let stays = |pod: &DynamicObject| pod.metadata.deletion_timestamp.is_none();
+        pods.into_iter().filter(stays).collect()
+    }
+
+    /// Number of restarts of the containers of the host.
+    async fn count_restarts(&self) -> u64 {
+        let pods = self.list_pods().await;
+        let restarts = pods
+            .iter()
+            .map(|pod| pod.data["status"]["containerStatuses"][0]["restartCount"].as_u64());
+        restarts.flatten().sum()
+    }
+
+    async fn read_lease(&self) -> DynamicObject {
+        let leases = self
+            .lab
+            .api(&Gvk::new("coordination.k8s.io", "v1", "Lease"), &self.namespace);
+        leases.get("ostler").await.expect("the Lease")
+    }
+
+    /// Returns the pod that leads.
+    async fn find_leader(&self) -> Option<String> {
+        let lease = self.read_lease().await;
+        let holder = lease.data["spec"]["holderIdentity"].as_str()?.to_owned();
+        let names = self
+            .list_pods()
+            .await
+            .into_iter()
+            .filter_map(|pod| pod.metadata.name);
+        names.into_iter().find(|name| holder.starts_with(name.as_str()))
+    }
+
+    /// Uninstalls plugins and host. Objects stay.
+    async fn end(&self) {
+        // First, since `ostler uninstall` leaves plugins alone where another test has bound a host.
+        let plugins = self.lab.api(&ostler::testing::plugin::kind(), "");
+        for name in ["greeting", "hostile"] {
+            if plugins.get_opt(name).await.expect("an answer").is_some() {
+                let orphan = json!({"metadata": {"annotations": {annotation::DELETION_POLICY: "Orphan"}}});
+                plugins
+                    .patch(name, &PatchParams::default(), &Patch::Merge(orphan))
+                    .await
+                    .expect("annotated");
+                self.run(&["plugin", "uninstall", name]).await;
+            }
+        }
+        self.run(&["uninstall", "--namespace", &self.namespace]).await;
+    }
+
+    /// Greetings by name, with the text that their ConfigMap has; empty for one that is not Ready.
+    async fn read_greetings(&self) -> BTreeMap<String, String> {
+        let lab = &self.lab;
+        let config_maps = lab.api(&Gvk::new("", "v1", "ConfigMap"), &lab.namespace);
+        let made = config_maps
+            .list(&ListParams::default())
+            .await
+            .expect("ConfigMaps")
+            .items;
+        let texts: BTreeMap<String, String> = made
+            .into_iter()
+            .filter_map(|made| {
+                Some((
+                    made.metadata.name?,
+                    made.data["data"]["greeting"].as_str()?.to_owned(),
+                ))
+            })
+            .collect();
+        let api = lab.api(&greetings(), &lab.namespace);
+        let listed = api
+            .list(&ListParams::default())
+            .await
+            .expect("greetings")
+            .items
+            .into_iter();
+        listed
+            .map(|greeting| {
+                let name = greeting.metadata.name.clone().expect("a name");
+                let text = texts.get(&name).filter(|_| is_ready(&greeting));
+                (name, text.cloned().unwrap_or_default())
+            })
+            .collect()
+    }
+
+    /// Waits until all greetings say what is expected of them.
+    async fn wait_texts(&self, expected: &BTreeMap<String, String>) {
+        self.lab
+            .wait_until("all objects are Ready with their last text", async || {
+                self.read_greetings().await == *expected
+            })
+            .await;
+    }
+}
+
+fn is_ready(object: &DynamicObject) -> bool {
+    let conditions = object.data["status"]["conditions"].as_array();
+    let current = object.metadata.generation;
+    let mut conditions = conditions.into_iter().flatten();
+    conditions.any(|condition| {
+        condition["type"] == "Ready"
+            && condition["status"] == "True"
+            && condition["observedGeneration"].as_i64() == current
+    })
+}
+
+/// Finds a process of this machine by the files in its folder of `/proc`. Those of containers are visible here, too.
+fn find_process(is_wanted: impl Fn(&dyn Fn(&str) -> Vec<u8>) -> bool) -> Option<u32> {
+    let processes = std::fs::read_dir("/proc").expect("/proc").flatten();
+    let mut ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    ids.find(|id| is_wanted(&|file| std::fs::read(format!("/proc/{id}/{file}")).unwrap_or_default()))
+}
+
+/// Finds the process of the host in a pod, whose name is that of its host.
+fn find_host(pod: &str) -> Option<u32> {
+    let variable = format!("HOSTNAME={pod}");
+    find_process(|read| {
+        let environment = read("environ");
+        let mut variables = environment.split(|byte| *byte == 0);
+        // Not the compiler of components, its child.
+        variables.any(|found| found == variable.as_bytes())
+            && read("cmdline").windows(5).any(|word| word == b"\0run\0")
+    })
+}
+
+/// Finds the kubelet of the node, whose folder the kubeconfig is in.
+fn find_kubelet(lab: &Lab) -> Option<u32> {
+    let folder = lab.kubeconfig.ancestors().nth(2).expect("the folder of the node");
+    let argument = format!("--root-dir={}/kubelet", folder.display());
+    find_process(|read| {
+        let command = read("cmdline");
+        let mut words = command.split(|byte| *byte == 0);
+        // The shell that restarts it has the same arguments.
+        words.next().is_some_and(|program| !program.ends_with(b"/sh"))
+            && words.any(|word| word == argument.as_bytes())
+    })
+}
+
+/// A kubelet that is killed and started again leaves the pods alone.
+async fn restart_kubelet(installed: &Installed) {
+    let lab = &installed.lab;
+    let nodes = lab.api(&Gvk::new("coordination.k8s.io", "v1", "Lease"), "kube-node-lease");
+    let read_renewal = async || {
+        let leases = nodes
+            .list(&ListParams::default())
+            .await
+            .expect("Leases of nodes")
+            .items;
+        leases[0].data["spec"]["renewTime"]
+            .as_str()
+            .expect("a time")
+            .to_owned()
+    };
+    let restarts = installed.count_restarts().await;
+    let killed = find_kubelet(lab).expect("the kubelet");
+    send_signal(killed, Signal::KILL);
+    let renewal = read_renewal().await;
+    lab.wait_until("another kubelet renews the Lease of its node", async || {
+        find_kubelet(lab).is_some_and(|found| found != killed) && read_renewal().await > renewal
+    })
+    .await;
+    assert_eq!(
+        installed.count_restarts().await,
+        restarts,
+        "no container was restarted"
+    );
+}
+
+/// Creates greetings one after another until it is dropped.
+async fn create_greetings(lab: &Lab, created: &AtomicUsize) {
+    loop {
+        let number = created.load(Ordering::Relaxed);
+        lab.apply(greeting(lab, &format!("load-{number}"), "load")).await;
+        created.store(number + 1, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Kills leaders. Prints the times until an object that is created right after is Ready.
+async fn kill_leaders(lab: Lab, kills: usize) {
+    let _plugin = lab.lock_plugin("greeting").await;
+    let installed = Installed::start(lab).await;
+    let lab = &installed.lab;
+    let created = AtomicUsize::new(0);
+    let before = installed.read_lease().await.data["spec"]["leaseTransitions"].as_u64();
+    let mut times = Vec::new();
+    let killing = async {
+        for kill in 0..kills {
+            let mut leader = None;
+            lab.wait_until("both replicas are ready, and one leads", async || {
+                let ready = installed.list_pods().await;
+                let is_ready =
+                    |pod: &DynamicObject| pod.data["status"]["containerStatuses"][0]["ready"] == true;
+                ready.iter().filter(|pod| is_ready(pod)).count() == 2
+            })
+            .await;
+            while leader.is_none() {
+                leader = installed.find_leader().await;
+            }
+            let leader = leader.expect("a leader");
+            let process = find_host(&leader).expect("its process");
+            let began = Instant::now();
+            send_signal(process, Signal::KILL);
+            let name = format!("after-{kill}");
+            lab.apply(greeting(lab, &name, "after")).await;
+            lab.wait_ready(&greetings(), &name).await;
+            times.push(began.elapsed());
+            assert_ne!(
+                installed.find_leader().await.as_ref(),
+                Some(&leader),
+                "another pod leads"
+            );
+        }
+    };
+    tokio::select! {
+        () = killing => {}
+        () = create_greetings(lab, &created) => {}
+    }
+    let created = created.load(Ordering::Relaxed);
+    // The one that was created when the last kill was over may exist.
+    lab.apply(greeting(lab, &format!("load-{created}"), "load")).await;
+    let loads = (0..=created).map(|number| (format!("load-{number}"), "Hello, load!".to_owned()));
+    let afters = (0..kills).map(|kill| (format!("after-{kill}"), "Hello, after!".to_owned()));
+    installed.wait_texts(&loads.chain(afters).collect()).await;
+    let transitions = installed.read_lease().await.data["spec"]["leaseTransitions"].as_u64();
+    assert_eq!(
+        transitions,
+        before.map(|before| before + kills as u64),
+        "one leader after another"
+    );
+    times.sort_unstable();
+    println!(
+        "{kills} leaders killed while {created} objects were created: failover p50 {:.1} s, p99 {:.1} s; all objects are Ready",
+        times[kills / 2].as_secs_f64(),
+        times[(kills * 99 / 100).min(kills - 1)].as_secs_f64()
+    );
+    installed.end().await;
+}
+
+#[scenario(node_only = "processes in containers", alone)]
+async fn leaders_killed_under_load_lose_nothing(lab: Lab) {
+    kill_leaders(lab, FEW_KILLS).await;
+}
+
+#[scenario(
+    node_only = "processes in containers",
+    alone,
+    campaign = "takes seven minutes"
+)]
+async fn many_leaders_killed_under_load_lose_nothing(lab: Lab) {
+    kill_leaders(lab, MANY_KILLS).await;
+}
+
+/// Changes greetings one after another until it is dropped. Returns never; the texts are those that were written.
+async fn change_greetings(api: &Api<DynamicObject>, texts: &std::sync::Mutex<BTreeMap<String, String>>) {
+    for round in 1_u64.. {
+        for number in 0..CHANGING_COUNT {
+            let (name, text) = (format!("g-{number}"), format!("round {round}"));
+            let patch = Patch::Merge(json!({"spec": {"name": text}}));
+            // Before the write: it may be cut off after the API server has made it.
+            texts
+                .lock()
+                .expect("lock")
+                .insert(name.clone(), format!("Hello, {text}!"));
+            api.patch(&name, &PatchParams::default(), &patch)
+                .await
+                .expect("changed");
+            tokio::time::sleep(CHANGE_INTERVAL).await;
+        }
+    }
+    pending().await
+}
+
+/// The host is replaced by another version and back, and its plugin by a build that traps, while objects change and calls take all memory.
+#[scenario(
+    node_only = "processes in containers, with the memory limit of their pod",
+    alone
+)]
+async fn upgrades_and_memory_attacks_leave_changing_objects_correct(lab: Lab) {
+    let _plugin = lab.lock_plugin("greeting").await;
+    let installed = Installed::start(lab).await;
+    let lab = &installed.lab;
+    let texts = std::sync::Mutex::new(BTreeMap::new());
+    for number in 0..CHANGING_COUNT {
+        let name = format!("g-{number}");
+        lab.apply(greeting(lab, &name, "first")).await;
+        texts
+            .lock()
+            .expect("lock")
+            .insert(name, "Hello, first!".to_owned());
+    }
+    let upgrades = async {
+        let mut times = Vec::new();
+        for version in ["0.2.0", "0.1.0"] {
+            let began = Instant::now();
+            installed.install_host(version).await;
+            times.push(format!("{:.1} s to {version}", began.elapsed().as_secs_f64()));
+        }
+        println!("{CHANGING_COUNT} objects change: {}", times.join(", "));
+        restart_kubelet(&installed).await;
+        attack_memory(&installed).await;
+        roll_back_canary(&installed).await;
+    };
+    let api = lab.api(&greetings(), &lab.namespace);
+    tokio::select! {
+        () = upgrades => {}
+        () = change_greetings(&api, &texts) => {}
+    }
+    // One write may have been cut off.
+    let expected = texts.lock().expect("lock").clone();
+    for (name, text) in &expected {
+        let text = text.trim_start_matches("Hello, ").trim_end_matches('!');
+        lab.apply(greeting(lab, name, text)).await;
+    }
+    installed.wait_texts(&expected).await;
+    installed.end().await;
+}
+
+async fn apply_hostile(lab: &Lab, name: &str, behaviour: &str) {
+    lab.apply(
+        json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Hostile",
+        "metadata": {"name": name, "namespace": lab.namespace}, "spec": {"behaviour": behaviour}}),
+    )
+    .await;
+}
+
+fn hostile() -> Gvk {
+    Gvk::new("tests.ostler.dev", "v1alpha1", "Hostile")
+}
+
+/// Writes a build of the hostile plugin that asks for nothing but its kind. Returns its path.
+fn write_hostile(lab: &Lab, name: &str, wasm: &[u8]) -> String {
+    let text = "permissions: {reconciles: [{group: tests.ostler.dev, kinds: ['*']}]}";
+    let asks = Manifest::parse(text, "plugin.yaml").expect("a manifest");
+    let path = lab.path().join(format!("{name}.wasm"));
+    let component = manifest::embed_manifest(wasm, &asks).expect("a component");
+    std::fs::write(&path, component).expect("written");
+    path.display().to_string()
+}
+
+/// Components that take what memory they can: their calls end, and the pod does not.
+async fn attack_memory(installed: &Installed) {
+    let lab = &installed.lab;
+    let component = write_hostile(lab, "sound", &read_component("hostile/hostile"));
+    installed
+        .install_plugin("hostile", "sound", &component, &[])
+        .await;
+    let restarts = installed.count_restarts().await;
+    for number in 0..ATTACK_COUNT {
+        let behaviour = ["grow", "hold-memory"][number % 2];
+        apply_hostile(lab, &format!("attack-{number}"), behaviour).await;
+    }
+    // A call that gets no memory of the budget is repeated without a status, so that some of them wait for the others.
+    lab.wait_until("many of the calls have failed", async || {
+        let attackers = lab.list(&hostile()).await;
+        let failed = attackers
+            .iter()
+            .filter(|object| find_condition(object, "Ready")["status"] == "False");
+        failed.count() >= ATTACK_COUNT / 3
+    })
+    .await;
+    assert_eq!(
+        installed.count_restarts().await,
+        restarts,
+        "the pods were not killed for their memory"
+    );
+    for number in 0..ATTACK_COUNT {
+        lab.delete(&hostile(), &format!("attack-{number}")).await;
+    }
+}
+
+/// A build that traps for its part of the objects is taken back.
+async fn roll_back_canary(installed: &Installed) {
+    let lab = &installed.lab;
+    for number in 0..4 {
+        apply_hostile(lab, &format!("h{number}"), "behave").await;
+        lab.wait_ready(&hostile(), &format!("h{number}")).await;
+    }
+    let file = write_hostile(lab, "brittle", &make_brittle(&read_component("hostile/hostile")));
+    let reference = format!("{}/{}/hostile:brittle", installed.registry, lab.namespace);
+    let push = ["plugin", "push", &file, &reference, "--plain-http"];
+    let pinned = installed.run(&push).await;
+    let plugins = lab.api(&ostler::testing::plugin::kind(), "");
+    let canary = json!({"spec": {"canary": {"source": {"oci": {"reference": pinned.trim()}}, "objects": {"weight": 100}}}});
+    plugins
+        .patch("hostile", &PatchParams::default(), &Patch::Merge(canary))
+        .await
+        .expect("patched");
+    let wait_state = async |state: &str| {
+        lab.wait_until(&format!("the canary is {state}"), async || {
+            let plugin = plugins.get("hostile").await.expect("the Plugin");
+            plugin.data["status"]["canary"]["state"] == state
+        })
+        .await;
+    };
+    wait_state("Serving").await;
+    // Recordings of earlier reconciles do not show the trap.
+    for number in 0..4 {
+        apply_hostile(lab, &format!("h{number}"), "brittle").await;
+    }
+    wait_state("RolledBack").await;
+    for number in 0..4 {
+        lab.wait_ready(&hostile(), &format!("h{number}")).await;
+        lab.delete(&hostile(), &format!("h{number}")).await;
+    }
+}
