@@ -133,7 +133,8 @@ impl Handler {
         let Err(e) = settled else {
             stats.count(result);
             if result == HandleResult::DeadLettered {
-                self.controller.forget_message(&self.plugin, &message.identity());
+                self.controller
+                    .forget_subject(&self.plugin, CallSubject::Message(&message.identity()));
             }
             return Ok(());
         };

@@ -242,11 +242,12 @@ impl Controller {
         };
         let message = trap.map(ToString::to_string).unwrap_or_default();
         self.record_call(plugin, CallSubject::Object(&object.uid), result, &message);
-        // It may have been deleted during the call, and is not forgotten again.
-        let is_current = |live: Arc<Object>| live.uid == object.uid;
-        let live = self.services.cache.store.get(key, Projection::Metadata);
-        if result == CallResult::Trapped && !live.is_some_and(is_current) {
-            plugin.health.forget_subject(CallSubject::Object(&object.uid));
+        if result == CallResult::Trapped {
+            // It may have been deleted during the call, and is not forgotten again.
+            let live = self.services.cache.store.get(key, Projection::Metadata);
+            if live.is_none_or(|live| live.uid != object.uid) {
+                self.forget_subject(plugin, CallSubject::Object(&object.uid));
+            }
         }
     }
 
@@ -289,9 +290,9 @@ impl Controller {
         }
     }
 
-    /// Forgets a message that is not handled again, so that its trap is no longer reported.
-    pub fn forget_message(&self, plugin: &Plugin, identity: &str) {
-        if plugin.health.forget_subject(CallSubject::Message(identity)) {
+    /// Forgets an object that is gone, or a message that is not handled again, so that its trap is no longer reported.
+    pub fn forget_subject(&self, plugin: &Plugin, subject: CallSubject<'_>) {
+        if plugin.health.forget_subject(subject) {
             self.update_plugin_status(plugin);
         }
     }
