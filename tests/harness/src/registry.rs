@@ -7,6 +7,7 @@ use std::{
 };
 
 use tempfile::TempDir;
+use tokio::net::TcpSocket;
 
 /// User of a private registry.
 pub const REGISTRY_USER: &str = "robot";
@@ -21,6 +22,8 @@ pub struct Registry {
     address: String,
     access: Access,
     directory: TempDir,
+    /// Holds the port while the process is stopped: the kernel would give it to the server of another test.
+    reservation: Option<TcpSocket>,
 }
 
 /// Access to a registry.
@@ -57,6 +60,7 @@ impl Registry {
             address,
             access,
             directory,
+            reservation: None,
         }
     }
 
@@ -65,14 +69,25 @@ impl Registry {
         &self.address
     }
 
-    /// Stops the process and keeps its data.
+    /// Stops the process and keeps its data and its port, at which connections are refused.
     pub fn stop(&mut self) {
+        self.end();
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.set_reuseaddr(true).expect("an option");
+        socket
+            .bind(self.address.parse().expect("an address"))
+            .expect("the port is free");
+        self.reservation = Some(socket);
+    }
+
+    fn end(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
     /// Starts it again at the same address.
     pub fn restart(&mut self) {
+        self.reservation = None;
         let (child, _) = spawn_registry(&self.directory, &self.access, &self.address);
         self.child = child;
     }
@@ -87,7 +102,7 @@ impl Registry {
 
 impl Drop for Registry {
     fn drop(&mut self) {
-        self.stop();
+        self.end();
     }
 }
 
