@@ -5,7 +5,7 @@
 
 use axum::{
     Router,
-    http::{HeaderName, HeaderValue, StatusCode, header},
+    http::{HeaderName, HeaderValue, header},
     response::{IntoResponse, Redirect, Response},
     routing::get,
 };
@@ -55,9 +55,7 @@ fn serve_file((_, kind, content): File) -> Response {
         // Another version of the host may answer the next request.
         (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
     ];
-    let mut response = (StatusCode::OK, [(header::CONTENT_TYPE, kind)], content).into_response();
-    response.headers_mut().extend(HEADERS);
-    response
+    ([(header::CONTENT_TYPE, kind)], HEADERS, content).into_response()
 }
 
 #[cfg(test)]

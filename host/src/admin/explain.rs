@@ -266,10 +266,7 @@ impl Admin {
         let (plugin, held) = self.find_plugin(&key.gvk);
         let scopes = self.services.list_watches();
         let reads = std::mem::take(&mut scheduled.reads);
-        let found = reads
-            .into_iter()
-            .map(|d| self.find_dependency(d, &scopes))
-            .collect();
+        let found = self.find_dependencies(reads, &scopes);
         let follows = self
             .services
             .upstreams
@@ -299,14 +296,8 @@ impl Admin {
     /// The names of the objects that one waits for.
     pub(super) fn list_causes(&self, key: &ObjectRef, scopes: &[(Scope, SyncState)]) -> Vec<String> {
         let reads = self.services.dispatcher.explain(key).reads;
-        let found: Vec<Found> = reads
-            .into_iter()
-            .map(|read| self.find_dependency(read, scopes))
-            .collect();
-        list_waits(&found, key)
-            .into_iter()
-            .map(|read| read.what)
-            .collect()
+        let waits = list_waits(&self.find_dependencies(reads, scopes), key);
+        waits.into_iter().map(|read| read.what).collect()
     }
 
     /// The plugin of a kind, or the lane of the host for one of its own, and why it holds all objects.
@@ -327,6 +318,11 @@ impl Admin {
         });
         let plugin = serving.map(|p| p.name().to_string()).or(own);
         (plugin, held)
+    }
+
+    fn find_dependencies(&self, reads: Vec<Dependency>, scopes: &[(Scope, SyncState)]) -> Vec<Found> {
+        let reads = reads.into_iter();
+        reads.map(|read| self.find_dependency(read, scopes)).collect()
     }
 
     /// The current state of the target of a read, from the cache. No watch is started for it.

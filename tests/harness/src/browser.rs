@@ -1,7 +1,6 @@
 //! A real browser without a screen: Chromium, driven by the WebDriver protocol.
 
 use std::{
-    io::{BufRead, BufReader},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
@@ -9,6 +8,8 @@ use std::{
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+use crate::process::wait_line;
 
 /// Size of the window in pixels.
 const WINDOW: &str = "--window-size=1400,900";
@@ -181,21 +182,10 @@ fn spawn_driver(root: &Path, folder: &Path) -> (Child, u16) {
         .stderr(Stdio::null())
         .spawn()
         .expect("chromedriver starts");
-    let mut lines = BufReader::new(driver.stdout.take().expect("piped")).lines();
-    let mut log = Vec::new();
-    let port = loop {
-        let Some(Ok(line)) = lines.next() else {
-            panic!("chromedriver does not listen:\n{}", log.join("\n"));
-        };
-        let port = line
-            .split_once("on port ")
-            .and_then(|(_, port)| port.trim_end_matches('.').parse().ok());
-        match port {
-            Some(port) if port != 0 => break port,
-            _ => log.push(line),
-        }
-    };
-    // Drain the pipe.
-    std::thread::spawn(move || lines.for_each(drop));
+    let pipe = driver.stdout.take().expect("piped");
+    let port = wait_line("chromedriver", pipe, |line| {
+        let (_, port) = line.split_once("on port ")?;
+        port.trim_end_matches('.').parse().ok().filter(|port| *port != 0)
+    });
     (driver, port)
 }

@@ -1,6 +1,7 @@
 //! Hosts in processes of their own, which a test can stop and kill.
 
 use std::{
+    io::{BufRead, BufReader, Read},
     path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
     time::Duration,
@@ -34,6 +35,24 @@ pub struct Usage {
     pub anonymous_bytes: u64,
     /// User and system time of all threads.
     pub cpu_time: Duration,
+}
+
+/// Reads lines of a server's output until one says what is looked for, such as the port that it listens on. The rest is read and dropped
+/// in the background: the server would block on a full pipe.
+pub fn wait_line<T>(server: &str, pipe: impl Read + Send + 'static, find: impl Fn(&str) -> Option<T>) -> T {
+    let mut lines = BufReader::new(pipe).lines();
+    let mut log = Vec::new();
+    let found = loop {
+        let Some(Ok(line)) = lines.next() else {
+            panic!("{server} does not listen:\n{}", log.join("\n"));
+        };
+        match find(&line) {
+            Some(found) => break found,
+            None => log.push(line),
+        }
+    };
+    std::thread::spawn(move || lines.for_each(drop));
+    found
 }
 
 /// Sends a signal to a process of a test.
@@ -115,7 +134,7 @@ impl Process {
 
     /// Sends a signal to the process.
     pub fn send_signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).expect("it runs");
+        send_signal(self.child.id(), signal);
     }
 
     /// True while the process has not ended.

@@ -1,13 +1,14 @@
 //! A real OCI registry on loopback: Debian's docker-registry.
 
 use std::{
-    io::{BufRead, BufReader},
     path::PathBuf,
     process::{Child, Command, Stdio},
 };
 
 use tempfile::TempDir;
 use tokio::net::TcpSocket;
+
+use crate::process::wait_line;
 
 /// User of a private registry.
 pub const REGISTRY_USER: &str = "robot";
@@ -137,19 +138,11 @@ fn spawn_registry(directory: &TempDir, access: &Access, address: &str) -> (Child
         .stderr(Stdio::piped())
         .spawn()
         .expect("docker-registry is not installed: run the test by `cargo xtask test`, which fetches it");
-    let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
-    let mut log = Vec::new();
-    let address = loop {
-        let Some(Ok(line)) = lines.next() else {
-            panic!("docker-registry does not listen:\n{}", log.join("\n"));
-        };
-        if let Some((_, rest)) = line.split_once("listening on ") {
-            break rest.split(['"', ' ', ',']).next().unwrap_or(rest).to_owned();
-        }
-        log.push(line);
-    };
-    // Drain the pipe: docker-registry would block on a full one.
-    std::thread::spawn(move || lines.for_each(drop));
+    let pipe = child.stderr.take().expect("piped");
+    let address = wait_line("docker-registry", pipe, |line| {
+        let (_, rest) = line.split_once("listening on ")?;
+        Some(rest.split(['"', ' ', ',']).next().unwrap_or(rest).to_owned())
+    });
     (child, address)
 }
 

@@ -1,35 +1,29 @@
 //! The alerts and the dashboard of `deploy/` on a running Prometheus: faults make each alert fire, and their end resolves it.
 
-use std::{
-    collections::BTreeSet,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::BTreeSet, sync::Mutex, time::Duration};
 
-use axum::{Router, extract::State, routing::get};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use ostler::testing::{grants::Grants, key::Gvk};
 use ostler_test_harness::{
     Lab, probe,
     process::{Process, ProcessOptions},
     prometheus::Prometheus,
-    rabbitmq::{RABBITMQ_PASSWORD, RABBITMQ_USER, RabbitMq},
+    rabbitmq::{RABBITMQ_PASSWORD, RabbitMq},
     read_component, scenario, wait_for, workspace_root,
 };
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 
-use crate::{observability::serve_admin, plugins::make_brittle};
+use crate::{
+    hostile::{self, server::Mirror},
+    messaging,
+    observability::serve_admin,
+    plugins::make_brittle,
+};
 
 /// Milliseconds that stand for a minute of the rules.
 const MINUTE_MS: u64 = 400;
 /// Thresholds in seconds, and what stands for them.
 const THRESHOLDS: [(&str, &str); 2] = [("> 60\n", "> 0.4\n"), ("> 600\n", "> 4\n")];
-/// Queue of the subscription.
-const QUEUE: &str = "orders";
 
 fn read_file(name: &str) -> String {
     let path = workspace_root().join("deploy").join(name);
@@ -122,47 +116,13 @@ async fn wait_resolved(prometheus: &Prometheus) {
     .await;
 }
 
-/// A server that answers no request while it hangs.
-struct HangingServer {
-    address: String,
-    hangs: Arc<AtomicBool>,
-}
-
-impl HangingServer {
-    async fn start() -> Self {
-        let hangs = Arc::new(AtomicBool::new(true));
-        let answer = async |State(hangs): State<Arc<AtomicBool>>| {
-            while hangs.load(Ordering::Relaxed) {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-            "{}"
-        };
-        let routes = Router::new().fallback(get(answer)).with_state(hangs.clone());
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = listener.local_addr().expect("an address").to_string();
-        tokio::spawn(async move { axum::serve(listener, routes).await });
-        Self { address, hangs }
-    }
-}
-
 /// An address at which nothing listens: ports below 1024 are not given to tests.
-const CLOSED_ADDRESS: &str = "127.0.0.1:1";
-
-fn upstream(lab: &Lab, name: &str, address: &str) -> Value {
-    json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Upstream",
-        "metadata": {"name": name, "namespace": lab.namespace}, "spec": {"url": format!("http://{address}")}})
-}
-
-fn hostile() -> Gvk {
-    Gvk::new("tests.ostler.dev", "v1alpha1", "Hostile")
-}
+const CLOSED_URL: &str = "http://127.0.0.1:1";
+/// Time that a server takes to answer, longer than a request may.
+const HANGING_TIME: Duration = Duration::from_hours(1);
 
 async fn apply_hostile(lab: &Lab, name: &str, behaviour: &str) {
-    lab.apply(
-        json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Hostile",
-        "metadata": {"name": name, "namespace": lab.namespace}, "spec": {"behaviour": behaviour}}),
-    )
-    .await;
+    lab.apply(hostile::object(lab, name, behaviour)).await;
 }
 
 /// Changes objects again and again, as users do who look for the fault, so that they are reconciled before their backoff is over.
@@ -237,8 +197,8 @@ async fn faults_make_every_alert_fire_and_their_end_resolves_it(lab: Lab) {
     slow.settings.workers = 1;
     slow.install(&["hostile/hostile", "tests/probe"]);
     slow.start_host().await;
-    let hanging = HangingServer::start().await;
-    slow.apply(upstream(&slow, "hanging", &hanging.address)).await;
+    let hanging = Mirror::start(Some(HANGING_TIME)).await;
+    slow.apply(hanging.upstream(&slow, "hanging")).await;
     slow.apply_probe(
         "stuck",
         json!([{"do": "http", "name": "hanging", "path": "/"}]),
@@ -263,24 +223,22 @@ async fn faults_make_every_alert_fire_and_their_end_resolves_it(lab: Lab) {
 
     // Everything else: a kind that is gone, failures, traps, a rollback, a fight, an upstream and a broker that are down.
     let rabbitmq = RabbitMq::start().await;
-    rabbitmq.connect().await.declare_queue(QUEUE).await;
+    rabbitmq.connect().await.declare_queue(messaging::QUEUE).await;
     let mut broken = Lab::embedded().await;
     let subscription = format!(
-        "    subscriptions: [{{upstream: {{namespace: {}, name: broker}}, queue: {QUEUE}}}]\n",
-        broken.namespace
+        "    subscriptions: [{{upstream: {{namespace: {}, name: broker}}, queue: {}}}]\n",
+        broken.namespace,
+        messaging::QUEUE
     );
     set_grants(&mut broken, &subscription);
     let sound = read_component("hostile/hostile");
     broken.install_bytes("hostile", &sound);
     broken.install(&["tests/probe", "examples/greeting"]);
     broken
-        .apply(json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "broker", "namespace": broken.namespace},
-            "stringData": {"password": RABBITMQ_PASSWORD}}))
+        .apply(messaging::secret(&broken, "password", RABBITMQ_PASSWORD))
         .await;
     broken
-        .apply(json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Upstream", "metadata": {"name": "broker", "namespace": broken.namespace},
-            "spec": {"url": rabbitmq.url(), "auth": {"basic": {"username": RABBITMQ_USER,
-                "passwordSecretRef": {"name": "broker", "key": "password"}}}}}))
+        .apply(messaging::broker(&broken, &rabbitmq.url(), None))
         .await;
     broken.start_host().await;
     let mut admins = Vec::new();
@@ -306,9 +264,12 @@ async fn faults_make_every_alert_fire_and_their_end_resolves_it(lab: Lab) {
     let brittle: Vec<String> = (0..3).map(|i| format!("brittle-{i}")).collect();
     for name in &brittle {
         apply_hostile(&broken, name, "behave").await;
-        broken.wait_ready(&hostile(), name).await;
+        broken.wait_ready(&hostile::hostile(), name).await;
     }
-    broken.apply(upstream(&broken, "closed", CLOSED_ADDRESS)).await;
+    let working = Mirror::start(None).await;
+    let mut closed = working.upstream(&broken, "closed");
+    closed["spec"]["url"] = CLOSED_URL.into();
+    broken.apply(closed).await;
     broken
         .apply_probe(
             "asks",
@@ -356,12 +317,18 @@ async fn faults_make_every_alert_fire_and_their_end_resolves_it(lab: Lab) {
     let busy = [
         (probe::kind(), "fails"),
         (probe::kind(), "asks"),
-        (hostile(), "traps"),
+        (hostile::hostile(), "traps"),
         (probe::kind(), "fighter-a"),
         (probe::kind(), "fighter-b"),
     ];
-    let looped: Vec<_> = loopers.iter().map(|name| (hostile(), name.as_str())).collect();
-    let held: Vec<_> = holders.iter().map(|name| (hostile(), name.as_str())).collect();
+    let looped: Vec<_> = loopers
+        .iter()
+        .map(|name| (hostile::hostile(), name.as_str()))
+        .collect();
+    let held: Vec<_> = holders
+        .iter()
+        .map(|name| (hostile::hostile(), name.as_str()))
+        .collect();
     tokio::select! {
         () = touch_objects(&broken, &busy) => {}
         () = touch_objects(&slow, &looped) => {}
@@ -383,14 +350,14 @@ async fn faults_make_every_alert_fire_and_their_end_resolves_it(lab: Lab) {
         .expect("released");
     drop(second);
     std::fs::write(&grants_file, good_grants).expect("written");
-    hanging.hangs.store(false, Ordering::Relaxed);
+    slow.apply_probe("stuck", json!([]), json!([])).await;
     for (lab, names) in [(&slow, &loopers), (&small, &holders), (&broken, &brittle)] {
         for name in names {
             apply_hostile(lab, name, "behave").await;
         }
     }
     apply_hostile(&broken, "traps", "behave").await;
-    broken.apply(upstream(&broken, "closed", &hanging.address)).await;
+    broken.apply(working.upstream(&broken, "closed")).await;
     broken.apply_probe("fails", json!([]), json!([])).await;
     broken.delete(&probe::kind(), "fighter-a").await;
     broken.restore_kinds().await;

@@ -25,8 +25,8 @@ use crate::observability::{Follower, serve_admin};
 const NAMESPACE: &str = "ci";
 /// Number of objects that the page has to show without lag.
 const OBJECT_COUNT: usize = 10_000;
-/// Environment variable that makes the test write the pictures of the documentation.
-const UPDATE_VARIABLE: &str = "UPDATE_SCREENSHOTS";
+/// Environment variable that makes tests write the pictures of the documentation.
+pub(crate) const UPDATE_VARIABLE: &str = "UPDATE_SCREENSHOTS";
 
 /// Runs `ostler console` for a host, and opens its page.
 async fn open_console(url: &str, colors: ColorScheme) -> (Browser, Follower) {

@@ -3,7 +3,7 @@
 mod limits;
 mod memory;
 mod neighbours;
-mod server;
+pub(crate) mod server;
 
 use std::{
     collections::BTreeSet,
@@ -16,7 +16,7 @@ use ostler_test_harness::{Lab, captured_logs, find_condition, probe, scenario};
 use serde_json::{Value, json};
 use server::Mirror;
 
-fn hostile() -> Gvk {
+pub(crate) fn hostile() -> Gvk {
     Gvk::new("tests.ostler.dev", "v1alpha1", "Hostile")
 }
 
@@ -24,7 +24,7 @@ fn config_map() -> Gvk {
     Gvk::new("", "v1", "ConfigMap")
 }
 
-fn object(lab: &Lab, name: &str, behaviour: &str) -> Value {
+pub(crate) fn object(lab: &Lab, name: &str, behaviour: &str) -> Value {
     json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Hostile",
         "metadata": {"name": name, "namespace": lab.namespace}, "spec": {"behaviour": behaviour}})
 }

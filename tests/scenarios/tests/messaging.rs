@@ -34,7 +34,7 @@ fn upstreams() -> Gvk {
 }
 
 /// An Upstream `broker` with this URL, whose password is in the Secret `broker`.
-fn broker(lab: &Lab, url: &str, tls: Option<Value>) -> Value {
+pub(crate) fn broker(lab: &Lab, url: &str, tls: Option<Value>) -> Value {
     let mut spec = json!({"url": url, "auth": {"basic": {"username": RABBITMQ_USER,
         "passwordSecretRef": {"name": "broker", "key": "password"}}}});
     if let Some(tls) = tls {
@@ -44,13 +44,13 @@ fn broker(lab: &Lab, url: &str, tls: Option<Value>) -> Value {
         "metadata": {"name": "broker", "namespace": lab.namespace}, "spec": spec})
 }
 
-fn secret(lab: &Lab, key: &str, value: &str) -> Value {
+pub(crate) fn secret(lab: &Lab, key: &str, value: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "broker", "namespace": lab.namespace},
         "stringData": {key: value}})
 }
 
 /// The queue that the probe is subscribed to.
-const QUEUE: &str = "orders";
+pub(crate) const QUEUE: &str = "orders";
 
 fn config_maps() -> Gvk {
     Gvk::new("", "v1", "ConfigMap")

@@ -9,7 +9,7 @@ use std::{
 };
 
 use futures::{StreamExt, stream};
-use kube::api::DeleteParams;
+use kube::api::{DeleteParams, DynamicObject};
 use ostler::testing::key::Gvk;
 use ostler_test_harness::{Lab, component_path, process::host_binary, scenario, workspace_root};
 use reqwest::{Client, StatusCode};
@@ -110,19 +110,6 @@ impl Installation {
             "{}",
             String::from_utf8_lossy(&output.stderr)
         );
-    }
-
-    /// Returns the name of the pod that leads.
-    async fn find_leader(&self) -> Option<String> {
-        let leases = self
-            .lab
-            .api(&Gvk::new("coordination.k8s.io", "v1", "Lease"), &self.namespace);
-        let lease = leases.get("ostler").await.expect("the Lease");
-        let holder = lease.data["spec"]["holderIdentity"].as_str()?.to_owned();
-        let pods = self.lab.api(&pods(), &self.namespace);
-        let pods = pods.list(&Default::default()).await.expect("pods");
-        let mut names = pods.items.into_iter().filter_map(|pod| pod.metadata.name);
-        names.find(|name| holder.starts_with(name.as_str()))
     }
 
     /// Fails unless all that is open in the pods of the host are the probes of the kubelet and what asks for a token.
@@ -249,6 +236,21 @@ impl Installation {
     }
 }
 
+async fn read_lease(lab: &Lab, namespace: &str) -> DynamicObject {
+    let leases = lab.api(&Gvk::new("coordination.k8s.io", "v1", "Lease"), namespace);
+    leases.get("ostler").await.expect("the Lease")
+}
+
+/// Returns the name of the pod that leads in a namespace.
+async fn find_leader(lab: &Lab, namespace: &str) -> Option<String> {
+    let lease = read_lease(lab, namespace).await;
+    let holder = lease.data["spec"]["holderIdentity"].as_str()?;
+    let pods = lab.api(&pods(), namespace);
+    let pods = pods.list(&Default::default()).await.expect("pods");
+    let mut names = pods.items.into_iter().filter_map(|pod| pod.metadata.name);
+    names.find(|name| holder.starts_with(name.as_str()))
+}
+
 /// Lists the TCP ports of an address that accept connections.
 async fn list_open_ports(address: IpAddr) -> Vec<u16> {
     let connect = async |port| TcpStream::connect((address, port)).await.is_ok().then_some(port);
@@ -283,7 +285,9 @@ async fn installed_host_runs_steps_and_survives_its_leader(lab: Lab) {
     let user = installation.create_user().await;
     installation.check_kubectl_plugin(&user).await;
 
-    let leader = installation.find_leader().await.expect("a pod leads");
+    let leader = find_leader(lab, &installation.namespace)
+        .await
+        .expect("a pod leads");
     lab.api(&pods(), &installation.namespace)
         .delete(&leader, &DeleteParams::default().grace_period(0))
         .await
@@ -292,7 +296,9 @@ async fn installed_host_runs_steps_and_survives_its_leader(lab: Lab) {
         .await;
     let status = installation.wait_succeeded("print-again").await;
     assert_eq!(status["logTail"], "Hello\n");
-    let next = installation.find_leader().await.expect("a pod leads");
+    let next = find_leader(lab, &installation.namespace)
+        .await
+        .expect("a pod leads");
     assert_ne!(next, leader);
     installation.check_kubectl_plugin(&user).await;
     // What had ended before ran once.

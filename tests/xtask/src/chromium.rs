@@ -1,11 +1,11 @@
 //! Chromium with its WebDriver, from Debian's packages.
 
-use std::{fs, path::PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Result;
 use ostler_builder::toolchain;
 
-use crate::{debian, paths};
+use crate::debian;
 
 /// Packages of the browser; the fonts are those that a page of text needs.
 const PACKAGES: &[&str] = &["chromium", "chromium-driver", "fonts-dejavu-core"];
@@ -16,12 +16,5 @@ pub fn find_or_fetch() -> Result<PathBuf> {
     if toolchain::find_in_path("chromedriver").is_some_and(|path| path.starts_with("/usr/bin")) {
         return Ok("/".into());
     }
-    let folder = paths::create_target_subdir("chromium")?;
-    // Written last, so that an extraction that was interrupted is repeated.
-    let complete = folder.join("complete");
-    if !complete.is_file() {
-        debian::extract_with_dependencies(PACKAGES, &folder)?;
-        fs::write(&complete, "")?;
-    }
-    Ok(folder)
+    debian::find_or_extract(PACKAGES, "chromium")
 }

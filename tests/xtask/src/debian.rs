@@ -1,11 +1,15 @@
 //! Servers for tests from their Debian packages.
 
-use std::{fs, path::Path, process::Command};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Context, Result};
 use ostler_builder::toolchain;
 
-use crate::progress::Step;
+use crate::{paths, progress::Step};
 
 /// Extracts packages into a folder. They are not installed, because that would start their servers as services.
 pub fn extract_packages(packages: &[&str], folder: &Path) -> Result<()> {
@@ -14,9 +18,22 @@ pub fn extract_packages(packages: &[&str], folder: &Path) -> Result<()> {
     extract_downloaded(packages, folder, download)
 }
 
+/// Returns the folder of this name with packages and those of their dependencies that are not installed, and extracts them unless it
+/// has been done.
+pub fn find_or_extract(packages: &[&str], name: &str) -> Result<PathBuf> {
+    let folder = paths::create_target_subdir(name)?;
+    // Written last, so that an extraction that was interrupted is repeated.
+    let complete = folder.join("complete");
+    if !complete.is_file() {
+        extract_with_dependencies(packages, &folder)?;
+        fs::write(&complete, "")?;
+    }
+    Ok(folder)
+}
+
 /// Extracts packages into a folder, with those of their dependencies that are not installed: the names of libraries
 /// differ between releases.
-pub fn extract_with_dependencies(packages: &[&str], folder: &Path) -> Result<()> {
+fn extract_with_dependencies(packages: &[&str], folder: &Path) -> Result<()> {
     // apt-get keeps incomplete files there.
     fs::create_dir_all(folder.join("partial"))?;
     let mut download = Command::new("apt-get");

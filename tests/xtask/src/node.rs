@@ -7,6 +7,7 @@ use std::{
     fs,
     net::SocketAddr,
     path::{Path, PathBuf},
+    process::Command,
     time::{Duration, Instant},
 };
 
@@ -20,7 +21,6 @@ use crate::{
     debian,
     image::Image,
     namespaces::Namespaces,
-    paths,
     process::{Child, read_tail, wait_for_interrupt},
     progress::Step,
     registry::Registry,
@@ -171,13 +171,11 @@ impl Node {
         self.folder.path().join(name).display().to_string()
     }
 
-    /// Starts a program of the binary, which logs to `PROGRAM.log`.
+    /// Starts a program of the binary.
     fn spawn(&mut self, binary: &Path, program: &str, arguments: &[String]) -> Result<()> {
         let mut command = self.namespaces.handle().command(binary);
         command.arg(program).args(arguments);
-        let log = self.folder.path().join(format!("{program}.log"));
-        self.processes.push(Child::spawn_logged(program, command, &log)?);
-        Ok(())
+        self.spawn_logged(program, command)
     }
 
     /// Starts the kubelet, again and again as systemd does: tests kill it.
@@ -188,9 +186,13 @@ impl Node {
             .arg(binary)
             .arg("kubelet")
             .args(arguments);
-        let log = self.folder.path().join("kubelet.log");
-        self.processes
-            .push(Child::spawn_logged("kubelet", command, &log)?);
+        self.spawn_logged("kubelet", command)
+    }
+
+    /// Starts a program, which logs to `PROGRAM.log`.
+    fn spawn_logged(&mut self, program: &str, command: Command) -> Result<()> {
+        let log = self.folder.path().join(format!("{program}.log"));
+        self.processes.push(Child::spawn_logged(program, command, &log)?);
         Ok(())
     }
 
@@ -378,14 +380,7 @@ impl Traces {
 
 /// Returns the root of the packages that are not installed, and extracts them unless it has been done.
 fn find_or_fetch_packages() -> Result<PathBuf> {
-    let folder = paths::create_target_subdir("node-packages")?;
-    // Written last, so that an extraction that was interrupted is repeated.
-    let complete = folder.join("complete");
-    if !complete.is_file() {
-        debian::extract_with_dependencies(NODE_PACKAGES, &folder)?;
-        fs::write(&complete, "")?;
-    }
-    Ok(folder)
+    debian::find_or_extract(NODE_PACKAGES, "node-packages")
 }
 
 /// Returns a file of a package: extracted, or installed.

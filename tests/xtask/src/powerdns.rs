@@ -1,13 +1,10 @@
 //! The real DNS server for tests: Debian's pdns-server.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use crate::{debian, paths};
+use crate::debian;
 
 /// The server, and a backend that needs neither a database server nor a schema.
 const SERVER_PACKAGES: &[&str] = &["pdns-server", "pdns-backend-lmdb"];
@@ -25,12 +22,5 @@ pub fn find_or_fetch() -> Result<PathBuf> {
     {
         return Ok("/".into());
     }
-    let folder = paths::create_target_subdir("pdns-server")?;
-    // Written last, so that an extraction that was interrupted is repeated.
-    let complete = folder.join("complete");
-    if !complete.is_file() {
-        debian::extract_with_dependencies(SERVER_PACKAGES, &folder)?;
-        fs::write(&complete, "")?;
-    }
-    Ok(folder)
+    debian::find_or_extract(SERVER_PACKAGES, "pdns-server")
 }

@@ -20,7 +20,8 @@ const filter = byId("filter");
 const namespace = byId("namespace");
 const data = { states: [], status: null, statusError: null };
 let view = null;
-let history = [];
+// Addresses of the views so far. Not those of the browser, which may lead away from the page.
+const visited = [];
 
 /** Asks the host. Returns `{value}` or `{error}`, in the words of the host. */
 async function ask(path, parameters, method = "GET") {
@@ -64,7 +65,7 @@ function navigate() {
     if (link.dataset.view === (VIEWS[name] ? name : "attention")) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  history.push(location.hash);
+  visited.push(location.hash);
   main.replaceChildren(view.root);
   main.scrollTop = 0;
   view.list?.setFilter(filter.value);
@@ -114,8 +115,8 @@ async function refreshForever() {
 }
 
 function goBack() {
-  history.pop();
-  location.hash = history.pop() ?? "#attention";
+  visited.pop();
+  location.hash = visited.pop() ?? "#attention";
 }
 
 const KEYS = {
@@ -140,8 +141,8 @@ document.addEventListener("keydown", event => {
   // Links and buttons have their own.
   if (event.key === "Enter" && event.target.closest("a, button")) return;
   const move = moves[event.key];
-  const movable = view.list ?? (view.object && view.move ? view : null);
-  if (move && movable) movable.move(move);
+  const movable = view.list ?? view;
+  if (move && movable.move) movable.move(move);
   else if (/^[1-5]$/.test(event.key) && !isTyping) context.go("#" + TABS[event.key - 1]);
   else if (KEYS[event.key] && !isTyping) KEYS[event.key]();
   else return;
@@ -152,6 +153,5 @@ namespace.addEventListener("change", refresh);
 window.addEventListener("hashchange", navigate);
 document.addEventListener("visibilitychange", () => document.hidden || refresh());
 
-main.append(element("p", { class: "page faint" }, "Reading…"));
 navigate();
 refreshForever();

@@ -9,13 +9,19 @@ function shorten(text, length = 40) {
   return text.length > length ? text.slice(0, length - 1) + "…" : text;
 }
 
+/** The reads of an object, those that it waits for first. */
+export function listReads({ waits_for: waits, reads }) {
+  const missing = new Set(waits.map(read => read.what));
+  return waits.concat(reads.filter(read => !missing.has(read.what)));
+}
+
 /** Draws boxes with their edges to the object. `find(text)` returns the known object of a name such as `Team/ci/platform`. */
 export function drawGraph(explained, title, find) {
-  const missing = new Set(explained.waits_for.map(read => read.what));
   // A list that may be left out is so while it is empty.
   const owned = new Set(explained.owns ?? []);
-  const left = explained.waits_for.map(read => ({ text: read.what, state: stateText(read.state), missing: true }))
-    .concat(explained.reads.filter(read => !missing.has(read.what) && !owned.has(read.what)).map(read => ({ text: read.what, state: stateText(read.state) })));
+  const missing = new Set(explained.waits_for);
+  const left = listReads(explained).filter(read => missing.has(read) || !owned.has(read.what))
+    .map(read => ({ text: read.what, state: stateText(read.state), missing: missing.has(read) }));
   const right = explained.holders.map(text => ({ text, label: "held by" }))
     .concat([...owned].map(text => ({ text, label: "owns" })), explained.holds.map(text => ({ text, label: "holds" })));
   const sides = [left, right].map(side => side.length > MAX_PER_SIDE

@@ -3,7 +3,7 @@
 import {
   element, formatAge, formatMicroseconds, formatSeconds, nameObject, objectHref, shadeOf, shortKind, stateElement,
 } from "./elements.js";
-import { drawGraph, stateText } from "./graph.js";
+import { drawGraph, listReads, stateText } from "./graph.js";
 import { List } from "./list.js";
 
 const keyOf = ({ kind, namespace, name }) => `${kind}/${namespace}/${name}`;
@@ -165,7 +165,7 @@ function drawObject(context, explained, data) {
   const fact = (term, ...value) => [element("dt", {}, term), element("dd", {}, ...value)];
   const next = explained.next.in_seconds === null
     ? explained.next.why : `in ${formatSeconds(explained.next.in_seconds)}: ${explained.next.why}`;
-  const reads = explained.waits_for.concat(explained.reads.filter(read => !explained.waits_for.some(waits => waits.what === read.what)));
+  const reads = listReads(explained);
   const table = (heads, rows) => element("table", {},
     element("thead", {}, element("tr", {}, heads.map(head => element("th", { scope: "col" }, head)))),
     element("tbody", {}, rows.map(row => element("tr", {}, row.map(cell => element("td", {}, cell))))));
@@ -218,15 +218,16 @@ function countRuns(texts) {
 export function recordingView(context, [kind, namespace, name]) {
   const root = element("div", { class: "page" });
   const view = { root, object: { kind, namespace, name }, move() {} };
-  let shown = null;
+  let isDrawn = false;
   view.update = async () => {
+    // Another one would take the selected step away.
+    if (isDrawn) return;
     const answer = await context.get("recording", { kind, namespace, name });
     if (answer.error) {
       root.replaceChildren(element("p", { class: "notice bad" }, answer.error));
-    } else if (answer.value.metadata.name !== shown) {
-      // Another one would take the selected step away.
-      shown ??= answer.value.metadata.name;
-      if (shown === answer.value.metadata.name) drawRecording(view, answer.value);
+    } else {
+      isDrawn = true;
+      drawRecording(view, answer.value);
     }
   };
   return view;

@@ -9,7 +9,7 @@ use ostler_builder::Options;
 use super::{
     build::build,
     install::Installer,
-    push::{describe_component, push_file, read_signing_key},
+    push::{LocalComponent, read_signing_key},
 };
 use crate::supply::oci::Reference;
 
@@ -47,16 +47,17 @@ impl Deploy {
         for warning in &built.warnings {
             eprintln!("{warning}");
         }
+        let component = LocalComponent::read(&built.path).await?;
         let mut reference = self.reference;
         if reference.tag().is_none() {
-            let wasm = std::fs::read(&built.path).with_context(|| built.path.display().to_string())?;
-            let version = describe_component(&built.path, &wasm).await?.version.clone();
-            let tagged = format!("{reference}:{version}");
-            reference = tagged
-                .parse()
-                .with_context(|| format!("the version {version} of the plugin is no tag: name one"))?;
+            let version = component.version();
+            let tagged = format!("{reference}:{version}").parse();
+            reference =
+                tagged.with_context(|| format!("the version {version} of the plugin is no tag: name one"))?;
         }
-        let pushed = push_file(&built.path, &reference, key.as_ref(), &self.installer.registry).await?;
+        let pushed = component
+            .push(&reference, key.as_ref(), &self.installer.registry)
+            .await?;
         eprintln!("{}", pushed.describe());
         println!("{}", pushed.reference);
         self.installer.install(pushed.reference).await

@@ -73,7 +73,10 @@ impl Push {
         }
         // Local checks come before the first request.
         let key = self.sign.as_deref().map(read_signing_key).transpose()?;
-        let result = push_file(&self.file, &self.reference, key.as_ref(), &self.registry).await?;
+        let component = LocalComponent::read(&self.file).await?;
+        let result = component
+            .push(&self.reference, key.as_ref(), &self.registry)
+            .await?;
         match self.output {
             Output::Json => println!("{}", serde_json::to_string_pretty(&result)?),
             Output::Table => {
@@ -111,71 +114,91 @@ pub fn read_signing_key(path: &Path) -> anyhow::Result<SigningKey> {
     SigningKey::from_pem(&read_text(path)?).with_context(|| format!("the key {}", path.display()))
 }
 
-/// Loads the component of a file as a host would.
-///
-/// # Errors
-/// It is no component that this host can run.
-pub async fn describe_component(file: &Path, wasm: &[u8]) -> anyhow::Result<plugin::Plugin> {
-    let limits = Limits::default();
-    let engine = Arc::new(Engine::new(1, limits.memory, None, None).map_err(|e| anyhow::anyhow!("{e:#}"))?);
-    plugin::load(&engine, wasm.to_vec(), None, &Grants::default(), &limits)
-        .await
-        .map_err(|e| anyhow::anyhow!("{}: {e}", file.display()))
+/// A component of this machine that this host can run.
+pub struct LocalComponent {
+    wasm: Vec<u8>,
+    shape: ComponentInterfaces,
+    plugin: plugin::Plugin,
 }
 
-/// Pushes the component of a file, and signs it if there is a key.
-///
-/// # Errors
-/// It is no component that this host can run, or the registry does not accept it.
-pub async fn push_file(
-    file: &Path,
-    reference: &Reference,
-    key: Option<&SigningKey>,
-    registry: &Registry,
-) -> anyhow::Result<PushResult> {
-    let name = file.display();
-    let wasm = std::fs::read(file).with_context(|| format!("reading the component {name}"))?;
-    let shape = inspection::inspect(&wasm).with_context(|| name.to_string())?;
-    let plugin = describe_component(file, &wasm).await?;
-    let annotations = [
-        ("org.opencontainers.image.title", plugin.name().to_string()),
-        ("org.opencontainers.image.version", plugin.version.clone()),
-    ];
-    let annotations: BTreeMap<_, _> = annotations.map(|(name, value)| (name.to_owned(), value)).into();
-    let shape = ComponentInterfaces {
-        imports: shape.imports,
-        exports: shape.exports,
-    };
-    let (store, auth) = registry.open_store(reference)?;
-    let bar = progress_bar(wasm.len() as u64);
-    let telling = bar.clone();
-    let pushed = store
-        .push_component(
-            reference,
-            &auth,
-            wasm.into(),
-            &shape,
-            annotations,
-            Arc::new(move |bytes| telling.set_position(bytes)),
-        )
-        .await;
-    bar.finish_and_clear();
-    let pushed = pushed?;
-    if let Some(key) = key {
-        store
-            .sign_digest(reference, &pushed.digest, &auth, key)
+impl LocalComponent {
+    /// Reads the component of a file, and loads it as a host would.
+    ///
+    /// # Errors
+    /// It is no component that this host can run.
+    pub async fn read(file: &Path) -> anyhow::Result<Self> {
+        let name = file.display();
+        let wasm = std::fs::read(file).with_context(|| format!("reading the component {name}"))?;
+        let shape = inspection::inspect(&wasm).with_context(|| name.to_string())?;
+        let limits = Limits::default();
+        let engine =
+            Arc::new(Engine::new(1, limits.memory, None, None).map_err(|e| anyhow::anyhow!("{e:#}"))?);
+        let plugin = plugin::load(&engine, wasm.clone(), None, &Grants::default(), &limits)
             .await
-            .with_context(|| format!("{} is pushed and not signed", pushed.reference))?;
+            .map_err(|e| anyhow::anyhow!("{name}: {e}"))?;
+        Ok(Self {
+            wasm,
+            shape: ComponentInterfaces {
+                imports: shape.imports,
+                exports: shape.exports,
+            },
+            plugin,
+        })
     }
-    Ok(PushResult {
-        reference: pushed.reference.to_string(),
-        digest: pushed.digest.to_string(),
-        name: plugin.name().to_string(),
-        version: plugin.version.clone(),
-        size: pushed.size,
-        existed: pushed.already_present,
-        signed_by: key.map(|key| key.public_key().fingerprint().clone()),
-    })
+
+    /// The version that it declares.
+    #[cfg(feature = "dev")]
+    pub fn version(&self) -> &str {
+        &self.plugin.version
+    }
+
+    /// Pushes it, and signs it if there is a key.
+    ///
+    /// # Errors
+    /// The registry does not accept it.
+    pub async fn push(
+        self,
+        reference: &Reference,
+        key: Option<&SigningKey>,
+        registry: &Registry,
+    ) -> anyhow::Result<PushResult> {
+        let Self { wasm, shape, plugin } = self;
+        let annotations = [
+            ("org.opencontainers.image.title", plugin.name().to_string()),
+            ("org.opencontainers.image.version", plugin.version.clone()),
+        ];
+        let annotations: BTreeMap<_, _> = annotations.map(|(name, value)| (name.to_owned(), value)).into();
+        let (store, auth) = registry.open_store(reference)?;
+        let bar = progress_bar(wasm.len() as u64);
+        let telling = bar.clone();
+        let pushed = store
+            .push_component(
+                reference,
+                &auth,
+                wasm.into(),
+                &shape,
+                annotations,
+                Arc::new(move |bytes| telling.set_position(bytes)),
+            )
+            .await;
+        bar.finish_and_clear();
+        let pushed = pushed?;
+        if let Some(key) = key {
+            store
+                .sign_digest(reference, &pushed.digest, &auth, key)
+                .await
+                .with_context(|| format!("{} is pushed and not signed", pushed.reference))?;
+        }
+        Ok(PushResult {
+            reference: pushed.reference.to_string(),
+            digest: pushed.digest.to_string(),
+            name: plugin.name().to_string(),
+            version: plugin.version.clone(),
+            size: pushed.size,
+            existed: pushed.already_present,
+            signed_by: key.map(|key| key.public_key().fingerprint().clone()),
+        })
+    }
 }
 
 /// A progress bar, hidden unless standard error is a terminal.

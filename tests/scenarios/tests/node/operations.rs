@@ -1,16 +1,12 @@
 //! Operations on an installation while objects change: leaders that are killed, upgrades and their reversal, memory attacks.
 
 use std::{
-    collections::BTreeMap,
-    future::pending,
+    collections::{BTreeMap, BTreeSet},
     sync::atomic::{AtomicUsize, Ordering},
     time::{Duration, Instant},
 };
 
-use kube::{
-    Api,
-    api::{DynamicObject, ListParams, Patch, PatchParams},
-};
+use kube::api::{DynamicObject, ListParams, Patch, PatchParams};
 use ostler::testing::{
     annotation,
     key::Gvk,
@@ -19,15 +15,18 @@ use ostler::testing::{
 use ostler_test_harness::{
     Lab, component_path, find_condition,
     process::{Signal, send_signal},
-    read_component, scenario,
+    read_component, scenario, wait_for,
 };
 use serde_json::{Value, json};
 
 use super::{
-    pods,
+    find_leader, pods, read_lease,
     three_commands::{registry_address, run_successfully},
 };
-use crate::plugins::make_brittle;
+use crate::{
+    hostile::{hostile, object},
+    plugins::make_brittle,
+};
 
 /// Number of leaders that the usual run kills.
 const FEW_KILLS: usize = 3;
@@ -69,9 +68,7 @@ impl Installed {
         };
         installed.install_host("0.1.0").await;
         let component = component_path("examples/greeting").display().to_string();
-        installed
-            .install_plugin("greeting", "0.1.0", &component, &[])
-            .await;
+        installed.install_plugin("greeting", "0.1.0", &component).await;
         installed
     }
 
@@ -103,7 +100,7 @@ impl Installed {
     }
 
     /// Pushes a component, and installs it.
-    async fn install_plugin(&self, name: &str, tag: &str, file: &str, more: &[&str]) -> String {
+    async fn install_plugin(&self, name: &str, tag: &str, file: &str) {
         let reference = format!("{}/{}/{name}:{tag}", self.registry, self.lab.namespace);
         self.run(&["plugin", "push", file, &reference, "--plain-http"])
             .await;
@@ -114,7 +111,7 @@ impl Installed {
             &self.namespace,
         ];
         let command = ["plugin", "install", &reference, "--plain-http", "--no-crds"];
-        self.run(&[&command[..], &place, more].concat()).await
+        self.run(&[&command[..], &place].concat()).await;
     }
 
     async fn list_pods(&self) -> Vec<DynamicObject> {
@@ -135,25 +132,6 @@ impl Installed {
         restarts.flatten().sum()
     }
 
-    async fn read_lease(&self) -> DynamicObject {
-        let leases = self
-            .lab
-            .api(&Gvk::new("coordination.k8s.io", "v1", "Lease"), &self.namespace);
-        leases.get("ostler").await.expect("the Lease")
-    }
-
-    /// Returns the pod that leads.
-    async fn find_leader(&self) -> Option<String> {
-        let lease = self.read_lease().await;
-        let holder = lease.data["spec"]["holderIdentity"].as_str()?.to_owned();
-        let names = self
-            .list_pods()
-            .await
-            .into_iter()
-            .filter_map(|pod| pod.metadata.name);
-        names.into_iter().find(|name| holder.starts_with(name.as_str()))
-    }
-
     /// Uninstalls plugins and host. Objects stay.
     async fn end(&self) {
         // First, since `ostler uninstall` leaves plugins alone where another test has bound a host.
@@ -171,59 +149,32 @@ impl Installed {
         self.run(&["uninstall", "--namespace", &self.namespace]).await;
     }
 
-    /// Greetings by name, with the text that their ConfigMap has; empty for one that is not Ready.
-    async fn read_greetings(&self) -> BTreeMap<String, String> {
+    /// Waits until there are these greetings and no others, each Ready, with a ConfigMap that says what its spec asks for.
+    async fn wait_greetings(&self, names: &BTreeSet<String>) {
         let lab = &self.lab;
-        let config_maps = lab.api(&Gvk::new("", "v1", "ConfigMap"), &lab.namespace);
-        let made = config_maps
-            .list(&ListParams::default())
-            .await
-            .expect("ConfigMaps")
-            .items;
-        let texts: BTreeMap<String, String> = made
-            .into_iter()
-            .filter_map(|made| {
-                Some((
-                    made.metadata.name?,
-                    made.data["data"]["greeting"].as_str()?.to_owned(),
-                ))
-            })
-            .collect();
-        let api = lab.api(&greetings(), &lab.namespace);
-        let listed = api
-            .list(&ListParams::default())
-            .await
-            .expect("greetings")
-            .items
-            .into_iter();
-        listed
-            .map(|greeting| {
-                let name = greeting.metadata.name.clone().expect("a name");
-                let text = texts.get(&name).filter(|_| is_ready(&greeting));
-                (name, text.cloned().unwrap_or_default())
-            })
-            .collect()
+        let name_of = |object: &Value| object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        lab.wait_until("all objects are Ready with their last text", async || {
+            let made = lab.list(&Gvk::new("", "v1", "ConfigMap")).await;
+            let texts: BTreeMap<String, &Value> = made
+                .iter()
+                .map(|made| (name_of(made), &made["data"]["greeting"]))
+                .collect();
+            let is_current = |greeting: &Value| {
+                let ready = find_condition(greeting, "Ready");
+                let text = format!(
+                    "Hello, {}!",
+                    greeting["spec"]["name"].as_str().unwrap_or_default()
+                );
+                ready["status"] == "True"
+                    && ready["observedGeneration"] == greeting["metadata"]["generation"]
+                    && texts.get(&name_of(greeting)).is_some_and(|made| **made == text)
+            };
+            let greetings = lab.list(&greetings()).await;
+            greetings.iter().all(is_current)
+                && greetings.iter().map(name_of).collect::<BTreeSet<_>>() == *names
+        })
+        .await;
     }
-
-    /// Waits until all greetings say what is expected of them.
-    async fn wait_texts(&self, expected: &BTreeMap<String, String>) {
-        self.lab
-            .wait_until("all objects are Ready with their last text", async || {
-                self.read_greetings().await == *expected
-            })
-            .await;
-    }
-}
-
-fn is_ready(object: &DynamicObject) -> bool {
-    let conditions = object.data["status"]["conditions"].as_array();
-    let current = object.metadata.generation;
-    let mut conditions = conditions.into_iter().flatten();
-    conditions.any(|condition| {
-        condition["type"] == "Ready"
-            && condition["status"] == "True"
-            && condition["observedGeneration"].as_i64() == current
-    })
 }
 
 /// Finds a process of this machine by the files in its folder of `/proc`. Those of containers are visible here, too.
@@ -304,22 +255,18 @@ async fn kill_leaders(lab: Lab, kills: usize) {
     let installed = Installed::start(lab).await;
     let lab = &installed.lab;
     let created = AtomicUsize::new(0);
-    let before = installed.read_lease().await.data["spec"]["leaseTransitions"].as_u64();
+    let before = read_lease(lab, &installed.namespace).await.data["spec"]["leaseTransitions"].as_u64();
     let mut times = Vec::new();
     let killing = async {
         for kill in 0..kills {
-            let mut leader = None;
-            lab.wait_until("both replicas are ready, and one leads", async || {
-                let ready = installed.list_pods().await;
+            let led = async || {
+                let pods = installed.list_pods().await;
                 let is_ready =
-                    |pod: &DynamicObject| pod.data["status"]["containerStatuses"][0]["ready"] == true;
-                ready.iter().filter(|pod| is_ready(pod)).count() == 2
-            })
-            .await;
-            while leader.is_none() {
-                leader = installed.find_leader().await;
-            }
-            let leader = leader.expect("a leader");
+                    |pod: &&DynamicObject| pod.data["status"]["containerStatuses"][0]["ready"] == true;
+                let leader = find_leader(lab, &installed.namespace).await;
+                leader.filter(|_| pods.iter().filter(is_ready).count() == 2)
+            };
+            let leader = wait_for(led, || "both replicas are ready, and one leads".to_owned()).await;
             let process = find_host(&leader).expect("its process");
             let began = Instant::now();
             send_signal(process, Signal::KILL);
@@ -328,7 +275,7 @@ async fn kill_leaders(lab: Lab, kills: usize) {
             lab.wait_ready(&greetings(), &name).await;
             times.push(began.elapsed());
             assert_ne!(
-                installed.find_leader().await.as_ref(),
+                find_leader(lab, &installed.namespace).await.as_ref(),
                 Some(&leader),
                 "another pod leads"
             );
@@ -341,10 +288,10 @@ async fn kill_leaders(lab: Lab, kills: usize) {
     let created = created.load(Ordering::Relaxed);
     // The one that was created when the last kill was over may exist.
     lab.apply(greeting(lab, &format!("load-{created}"), "load")).await;
-    let loads = (0..=created).map(|number| (format!("load-{number}"), "Hello, load!".to_owned()));
-    let afters = (0..kills).map(|kill| (format!("after-{kill}"), "Hello, after!".to_owned()));
-    installed.wait_texts(&loads.chain(afters).collect()).await;
-    let transitions = installed.read_lease().await.data["spec"]["leaseTransitions"].as_u64();
+    let loads = (0..=created).map(|number| format!("load-{number}"));
+    let afters = (0..kills).map(|kill| format!("after-{kill}"));
+    installed.wait_greetings(&loads.chain(afters).collect()).await;
+    let transitions = read_lease(lab, &installed.namespace).await.data["spec"]["leaseTransitions"].as_u64();
     assert_eq!(
         transitions,
         before.map(|before| before + kills as u64),
@@ -373,24 +320,18 @@ async fn many_leaders_killed_under_load_lose_nothing(lab: Lab) {
     kill_leaders(lab, MANY_KILLS).await;
 }
 
-/// Changes greetings one after another until it is dropped. Returns never; the texts are those that were written.
-async fn change_greetings(api: &Api<DynamicObject>, texts: &std::sync::Mutex<BTreeMap<String, String>>) {
+/// Changes greetings one after another until it is dropped.
+async fn change_greetings(lab: &Lab, names: &BTreeSet<String>) {
+    let api = lab.api(&greetings(), &lab.namespace);
     for round in 1_u64.. {
-        for number in 0..CHANGING_COUNT {
-            let (name, text) = (format!("g-{number}"), format!("round {round}"));
-            let patch = Patch::Merge(json!({"spec": {"name": text}}));
-            // Before the write: it may be cut off after the API server has made it.
-            texts
-                .lock()
-                .expect("lock")
-                .insert(name.clone(), format!("Hello, {text}!"));
-            api.patch(&name, &PatchParams::default(), &patch)
+        for name in names {
+            let patch = Patch::Merge(json!({"spec": {"name": format!("round {round}")}}));
+            api.patch(name, &PatchParams::default(), &patch)
                 .await
                 .expect("changed");
             tokio::time::sleep(CHANGE_INTERVAL).await;
         }
     }
-    pending().await
 }
 
 /// The host is replaced by another version and back, and its plugin by a build that traps, while objects change and calls take all memory.
@@ -402,14 +343,9 @@ async fn upgrades_and_memory_attacks_leave_changing_objects_correct(lab: Lab) {
     let _plugin = lab.lock_plugin("greeting").await;
     let installed = Installed::start(lab).await;
     let lab = &installed.lab;
-    let texts = std::sync::Mutex::new(BTreeMap::new());
-    for number in 0..CHANGING_COUNT {
-        let name = format!("g-{number}");
-        lab.apply(greeting(lab, &name, "first")).await;
-        texts
-            .lock()
-            .expect("lock")
-            .insert(name, "Hello, first!".to_owned());
+    let names: BTreeSet<String> = (0..CHANGING_COUNT).map(|number| format!("g-{number}")).collect();
+    for name in &names {
+        lab.apply(greeting(lab, name, "first")).await;
     }
     let upgrades = async {
         let mut times = Vec::new();
@@ -423,31 +359,12 @@ async fn upgrades_and_memory_attacks_leave_changing_objects_correct(lab: Lab) {
         attack_memory(&installed).await;
         roll_back_canary(&installed).await;
     };
-    let api = lab.api(&greetings(), &lab.namespace);
     tokio::select! {
         () = upgrades => {}
-        () = change_greetings(&api, &texts) => {}
+        () = change_greetings(lab, &names) => {}
     }
-    // One write may have been cut off.
-    let expected = texts.lock().expect("lock").clone();
-    for (name, text) in &expected {
-        let text = text.trim_start_matches("Hello, ").trim_end_matches('!');
-        lab.apply(greeting(lab, name, text)).await;
-    }
-    installed.wait_texts(&expected).await;
+    installed.wait_greetings(&names).await;
     installed.end().await;
-}
-
-async fn apply_hostile(lab: &Lab, name: &str, behaviour: &str) {
-    lab.apply(
-        json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Hostile",
-        "metadata": {"name": name, "namespace": lab.namespace}, "spec": {"behaviour": behaviour}}),
-    )
-    .await;
-}
-
-fn hostile() -> Gvk {
-    Gvk::new("tests.ostler.dev", "v1alpha1", "Hostile")
 }
 
 /// Writes a build of the hostile plugin that asks for nothing but its kind. Returns its path.
@@ -464,13 +381,12 @@ fn write_hostile(lab: &Lab, name: &str, wasm: &[u8]) -> String {
 async fn attack_memory(installed: &Installed) {
     let lab = &installed.lab;
     let component = write_hostile(lab, "sound", &read_component("hostile/hostile"));
-    installed
-        .install_plugin("hostile", "sound", &component, &[])
-        .await;
+    installed.install_plugin("hostile", "sound", &component).await;
     let restarts = installed.count_restarts().await;
     for number in 0..ATTACK_COUNT {
         let behaviour = ["grow", "hold-memory"][number % 2];
-        apply_hostile(lab, &format!("attack-{number}"), behaviour).await;
+        lab.apply(object(lab, &format!("attack-{number}"), behaviour))
+            .await;
     }
     // A call that gets no memory of the budget is repeated without a status, so that some of them wait for the others.
     lab.wait_until("many of the calls have failed", async || {
@@ -495,7 +411,7 @@ async fn attack_memory(installed: &Installed) {
 async fn roll_back_canary(installed: &Installed) {
     let lab = &installed.lab;
     for number in 0..4 {
-        apply_hostile(lab, &format!("h{number}"), "behave").await;
+        lab.apply(object(lab, &format!("h{number}"), "behave")).await;
         lab.wait_ready(&hostile(), &format!("h{number}")).await;
     }
     let file = write_hostile(lab, "brittle", &make_brittle(&read_component("hostile/hostile")));
@@ -518,7 +434,7 @@ async fn roll_back_canary(installed: &Installed) {
     wait_state("Serving").await;
     // Recordings of earlier reconciles do not show the trap.
     for number in 0..4 {
-        apply_hostile(lab, &format!("h{number}"), "brittle").await;
+        lab.apply(object(lab, &format!("h{number}"), "brittle")).await;
     }
     wait_state("RolledBack").await;
     for number in 0..4 {

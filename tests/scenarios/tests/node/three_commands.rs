@@ -9,7 +9,7 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use ostler::testing::{
     key::Gvk,
     oci::{ComponentStore, PullLimits, Reference, RegistryAuth},
-    signature::SigningKey,
+    signature::{SignaturePolicy, SigningKey},
 };
 use ostler_test_harness::{
     Lab, component_path,
@@ -21,12 +21,12 @@ use ostler_test_harness::{
 };
 use serde_json::json;
 
+use crate::console::UPDATE_VARIABLE;
+
 /// Registry of the documentation, in whose place a test has another one.
 const DOCUMENTED_REGISTRY: &str = "registry.example.org";
 /// Namespace of the documentation.
 const DOCUMENTED_NAMESPACE: &str = "demo";
-/// Environment variable that makes the test write the picture of the README.
-const UPDATE_VARIABLE: &str = "UPDATE_SCREENSHOTS";
 /// Limit of the time of all commands until the object is Ready.
 const MAX_TIME: Duration = Duration::from_secs(60);
 /// Kinds that an empty cluster does not have.
@@ -90,26 +90,14 @@ async fn sign_image(registry: &str, name: &str) {
         .with_tags()
         .with_plain_http([registry.to_owned()]);
     let reference: Reference = format!("{registry}/{name}").parse().expect("a reference");
-    let manifests = format!(
-        "http://{registry}/v2/{}/manifests/{}",
-        reference.repository(),
-        reference.tag().expect("a tag")
-    );
-    let client = reqwest::Client::builder().no_proxy().build().expect("a client");
-    let request = client
-        .get(manifests)
-        .header("accept", "application/vnd.oci.image.manifest.v1+json");
-    let manifest = request
-        .send()
-        .await
-        .expect("an answer")
-        .bytes()
-        .await
-        .expect("a manifest");
-    let digest = ostler::testing::oci::Digest::of_bytes(&manifest);
+    let auth = RegistryAuth::anonymous();
+    let digest = store
+        .verify_artifact(&reference, &auth, &SignaturePolicy::none())
+        .await;
+    let digest = digest.expect("the image");
     let key = SigningKey::from_pem(PRIVATE_KEY).expect("a key");
     store
-        .sign_digest(&reference, &digest, &RegistryAuth::anonymous(), &key)
+        .sign_digest(&reference, &digest, &auth, &key)
         .await
         .expect("signed");
 }

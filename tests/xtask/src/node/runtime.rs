@@ -83,11 +83,7 @@ impl Containerd {
         let settings = format!("[host.\"http://{registry}\"]\ncapabilities = [\"pull\", \"resolve\"]\n");
         fs::write(hosts.join("hosts.toml"), settings)?;
         let handle = namespaces.handle().clone();
-        let mut command = handle.command(&find_file(packages, "usr/bin/containerd")?);
-        // The registry is on this machine.
-        for variable in PROXY_VARIABLES {
-            command.env_remove(variable);
-        }
+        let mut command = direct_command(&handle, &find_file(packages, "usr/bin/containerd")?);
         command.arg("--config").arg(&config);
         let mut process = Child::spawn_logged("containerd", command, &folder.join("containerd.log"))?;
         process.wait_until("socket", START_TIMEOUT, || {
@@ -128,10 +124,7 @@ impl Containerd {
     }
 
     fn image_command(&self, verb: &str) -> Command {
-        let mut command = self.handle.command(&self.client);
-        for variable in PROXY_VARIABLES {
-            command.env_remove(variable);
-        }
+        let mut command = direct_command(&self.handle, &self.client);
         command.arg("--address").arg(&self.socket).args([
             "--namespace",
             CONTAINERD_NAMESPACE,
@@ -145,6 +138,15 @@ impl Containerd {
     pub fn check_running(&mut self) -> Result<()> {
         self.process.check_running()
     }
+}
+
+/// Returns a command that uses no proxy: the registry is on this machine.
+fn direct_command(handle: &NamespacesHandle, program: &Path) -> Command {
+    let mut command = handle.command(program);
+    for variable in PROXY_VARIABLES {
+        command.env_remove(variable);
+    }
+    command
 }
 
 /// Formats the configuration, version 2. The score of a container for the killer of processes without memory is not lowered: it may
