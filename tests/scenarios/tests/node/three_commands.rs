@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams};
 use ostler::testing::{
     key::Gvk,
     oci::{ComponentStore, PullLimits, Reference, RegistryAuth},
@@ -19,7 +19,7 @@ use ostler_test_harness::{
     terminal::TerminalRecording,
     workspace_root,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::console::UPDATE_VARIABLE;
 
@@ -108,29 +108,58 @@ async fn empty_cluster(lab: &Lab) {
         &Gvk::new("apiextensions.k8s.io", "v1", "CustomResourceDefinition"),
         "",
     );
-    let plugins = lab.api(&ostler::testing::plugin::kind(), "");
-    for plugin in plugins.list(&Default::default()).await.expect("Plugins").items {
-        // There is no host that would remove it.
-        let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
-        let name = plugin.metadata.name.as_deref().expect("a name");
-        plugins
-            .patch(name, &PatchParams::default(), &patch)
-            .await
-            .expect("patched");
-    }
     for name in INSTALLED_KINDS {
-        definitions
-            .delete(name, &DeleteParams::default())
-            .await
-            .expect("deleted");
+        match definitions.delete(name, &DeleteParams::default()).await {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.is_not_found() => {}
+            Err(error) => panic!("{name}: {error}"),
+        }
     }
     lab.wait_until("the kinds are deleted", async || {
         let listed = definitions.list(&Default::default()).await.expect("kinds").items;
-        listed
-            .iter()
-            .all(|kind| !INSTALLED_KINDS.contains(&kind.metadata.name.as_deref().expect("a name")))
+        let is_installed = |definition: &&DynamicObject| {
+            let name = definition.metadata.name.as_deref();
+            name.is_some_and(|name| INSTALLED_KINDS.contains(&name))
+        };
+        let left: Vec<_> = listed.iter().filter(is_installed).collect();
+        for definition in &left {
+            remove_finalizers(lab, definition).await;
+        }
+        left.is_empty()
     })
     .await;
+}
+
+/// Removes the finalizers of all objects of a kind. A host that is still ending may set them again, and the API server answers 429 and 404
+/// while it removes the kind: so callers repeat it.
+async fn remove_finalizers(lab: &Lab, definition: &DynamicObject) {
+    let spec = &definition.data["spec"];
+    let word = |value: &Value| value.as_str().expect("a text").to_owned();
+    let kind = Gvk::new(
+        &word(&spec["group"]),
+        &word(&spec["versions"][0]["name"]),
+        &word(&spec["names"]["kind"]),
+    );
+    let objects = match lab.api(&kind, "").list(&Default::default()).await {
+        Ok(objects) => objects.items,
+        Err(error) => return println!("{kind:?} cannot be listed: {error}"),
+    };
+    let held = objects
+        .iter()
+        .filter(|object| object.metadata.finalizers.is_some());
+    for object in held {
+        let name = object.metadata.name.as_deref().expect("a name");
+        let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
+        println!("{kind:?} {namespace}/{name} had {:?}", object.metadata.finalizers);
+        let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+        let patched = lab
+            .api(&kind, namespace)
+            .patch(name, &PatchParams::default(), &patch)
+            .await;
+        if let Err(error) = patched {
+            println!("{kind:?} {namespace}/{name}: {error}");
+        }
+    }
 }
 
 /// The image and the plugin are signed, in a registry, and on no node. What the commands have in addition is what the registry of the
