@@ -34,6 +34,10 @@ use crate::{
     },
 };
 
+/// Number of failures in a row after which the status of an object says that the host has no memory or instance for its call. Fewer
+/// are usual under load, and each status would be a write and an event for whoever watches the object.
+const MAX_SILENT_EXHAUSTIONS: u32 = 3;
+
 impl Controller {
     /// Calls the component and acts on its result.
     pub(super) async fn call_component(
@@ -76,8 +80,10 @@ impl Controller {
             metrics.record_usage((bytes.to_host, bytes.from_host), call.budget.memory);
         }
         let trap = answer.as_ref().err().cloned();
-        if let Some(Trap::HostExhausted(why)) = &trap {
-            return self.report_exhausted(plugin, key, &call, why);
+        if let Some(Trap::HostExhausted(why)) = &trap
+            && work.attempt < MAX_SILENT_EXHAUSTIONS
+        {
+            return self.retry_exhausted(plugin, key, &call, why);
         }
         call.watch_absent_objects();
         let result = self.interpret_answer(plugin, key, &call, answer);
@@ -108,9 +114,8 @@ impl Controller {
         }
     }
 
-    /// Retries a call for which the host had no memory or instance. It is no verdict on the object or the build, so neither
-    /// the status nor the health of the build shows it.
-    fn report_exhausted(&self, plugin: &Plugin, key: &ObjectRef, call: &Call, why: &str) -> ReconcileOutcome {
+    /// Retries a call for which the host had no memory or instance, without a word in the status: most get them at the next attempt.
+    fn retry_exhausted(&self, plugin: &Plugin, key: &ObjectRef, call: &Call, why: &str) -> ReconcileOutcome {
         warn!(object = %key, plugin = &**plugin.name(), reconcile = %call.context.id, error = why, "call not run to its end, retrying");
         if let Some(metrics) = &call.context.metrics {
             metrics.record_trap(TrapKind::HostExhausted);
@@ -231,6 +236,8 @@ impl Controller {
         trap: Option<&Trap>,
     ) {
         let result = match (trap, result) {
+            // No verdict on the build.
+            (Some(Trap::HostExhausted(_)), _) => return,
             // A slow upstream is as likely the cause as the plugin.
             (Some(Trap::Timeout(_)), _) => CallResult::Failed,
             (Some(_), _) => CallResult::Trapped,
@@ -566,18 +573,18 @@ fn is_trap_reason(reason: &str) -> bool {
         object_reason::PLUGIN_TIMEOUT,
         object_reason::PLUGIN_OUT_OF_MEMORY,
         object_reason::PLUGIN_TRAPPED,
+        object_reason::HOST_EXHAUSTED,
     ]
     .contains(&reason)
 }
 
-/// The failure that stands for a trap. Its reason tells that the plugin, not the object, is at fault.
+/// The failure that stands for a trap. Its reason tells that the plugin or the host, not the object, is at fault.
 fn failure_of_trap(trap: &Trap) -> reconciler::Failure {
     let reason = match trap {
         Trap::CpuTime(_) | Trap::Timeout(_) => object_reason::PLUGIN_TIMEOUT,
         Trap::Memory(_) | Trap::Tables(_) => object_reason::PLUGIN_OUT_OF_MEMORY,
-        Trap::Bytes(_) | Trap::HostExhausted(_) | Trap::Panicked(_) | Trap::Other(_) => {
-            object_reason::PLUGIN_TRAPPED
-        }
+        Trap::HostExhausted(_) => object_reason::HOST_EXHAUSTED,
+        Trap::Bytes(_) | Trap::Panicked(_) | Trap::Other(_) => object_reason::PLUGIN_TRAPPED,
     };
     reconciler::Failure {
         resolution: reconciler::Resolution::Retry,

@@ -1,5 +1,6 @@
 //! The host in pods of a real node, installed as the documentation says.
 
+mod figures;
 mod operations;
 mod three_commands;
 

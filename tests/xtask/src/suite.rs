@@ -32,6 +32,7 @@ use crate::{
     chromium,
     control_plane::{self, ControlPlane},
     helm,
+    image::{self, Profile},
     namespaces::NodeUnsupported,
     paths,
     progress::{print_result, print_status},
@@ -53,6 +54,10 @@ pub struct Options {
     /// Show the output of tests that pass, too: what they measure.
     #[arg(long)]
     nocapture: bool,
+    /// Run the host as it is shipped, optimized and without the development commands, in processes and in pods: for figures. Its build
+    /// takes minutes.
+    #[arg(long)]
+    release: bool,
 }
 
 impl Options {
@@ -74,7 +79,11 @@ pub fn run_suite(options: &Options) -> Result<ExitCode> {
         let control_plane = selection
             .needs_control_plane()
             .then(|| scope.spawn(control_plane::build_binary));
-        let (variables, executables) = environment::prepare(&selection, options.lints())?;
+        let (mut variables, executables) = environment::prepare(&selection, options.lints())?;
+        if options.release {
+            let host = image::build_host_binary(paths::workspace_root(), Profile::Release)?;
+            variables.insert(HOST_VARIABLE, host);
+        }
         let executables = executables.into_iter().map(ListedExecutable::list);
         let mut suite = Suite {
             executables: executables.collect::<Result<_>>()?,

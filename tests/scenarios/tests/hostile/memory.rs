@@ -9,6 +9,7 @@ use std::{
 use ostler_test_harness::{
     Lab, PACK_GRANTS,
     cgroup::MemoryCgroup,
+    find_condition,
     process::{Process, ProcessOptions, host_binary},
     scenario,
 };
@@ -160,6 +161,30 @@ async fn host_in_512_mib_survives_all_attacks_on_its_memory(lab: Lab) {
         holder["metadata"]["generation"]
     );
     drop(process);
+}
+
+/// The budget has room for small calls only. The status of an object that needs more says so, the build is not blamed, and
+/// the object is reconciled as soon as it needs less.
+#[scenario(hostile)]
+async fn object_that_gets_no_memory_of_the_budget_says_so_and_recovers(mut lab: Lab) {
+    lab.settings.memory_budget = Some(32 << 20);
+    lab.install(&["hostile/hostile"]);
+    lab.start_host().await;
+    lab.apply(object(&lab, "large", "hold-memory")).await;
+    lab.wait_until("the status of the object has the reason", async || {
+        let large = lab.get(&super::hostile(), "large").await.expect("it exists");
+        let ready = find_condition(&large, "Ready");
+        let message = ready["message"].as_str().unwrap_or_default();
+        ready["status"] == "False"
+            && ready["reason"] == "HostExhausted"
+            && message.contains("--memory-budget")
+    })
+    .await;
+    let plugins = lab.host().registry().serving();
+    let trapping = plugins.iter().map(|plugin| plugin.health.trapping().0);
+    assert_eq!(trapping.sum::<usize>(), 0, "the build is not at fault");
+    lab.apply(object(&lab, "large", "behave")).await;
+    lab.wait_ready(&super::hostile(), "large").await;
 }
 
 /// The smallest valid component.

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kube::api::{DynamicObject, ListParams, Patch, PatchParams};
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use ostler::testing::{
     annotation,
     key::Gvk,
@@ -39,47 +39,52 @@ const ATTACK_COUNT: usize = 30;
 /// Interval of the changes.
 const CHANGE_INTERVAL: Duration = Duration::from_millis(20);
 
-fn greetings() -> Gvk {
+pub(super) fn greetings() -> Gvk {
     Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting")
 }
 
-fn greeting(lab: &Lab, name: &str, text: &str) -> Value {
+pub(super) fn greeting(lab: &Lab, name: &str, text: &str) -> Value {
     json!({"apiVersion": "examples.ostler.dev/v1alpha1", "kind": "Greeting",
         "metadata": {"name": name, "namespace": lab.namespace}, "spec": {"name": text}})
 }
 
 /// An installation in a namespace of its own, from the registry of the node.
-struct Installed {
-    lab: Lab,
-    namespace: String,
+pub(super) struct Installed {
+    pub lab: Lab,
+    pub namespace: String,
     registry: String,
 }
 
 impl Installed {
     /// Installs the host, and a plugin that greets.
     async fn start(lab: Lab) -> Self {
-        let (namespace, registry) = (format!("{}-system", lab.namespace), registry_address());
-        let values = json!({"crds": {"install": false}, "watchNamespaces": [lab.namespace], "plainHttpRegistries": [registry]});
-        std::fs::write(lab.path().join("values.yaml"), values.to_string()).expect("written");
-        let installed = Self {
-            lab,
-            namespace,
-            registry,
-        };
+        let installed = Self::new(lab);
         installed.install_host("0.1.0").await;
         let component = component_path("examples/greeting").display().to_string();
         installed.install_plugin("greeting", "0.1.0", &component).await;
         installed
     }
 
+    /// An installation of which nothing is there yet.
+    pub fn new(lab: Lab) -> Self {
+        let (namespace, registry) = (format!("{}-system", lab.namespace), registry_address());
+        let values = json!({"crds": {"install": false}, "watchNamespaces": [lab.namespace], "plainHttpRegistries": [registry]});
+        std::fs::write(lab.path().join("values.yaml"), values.to_string()).expect("written");
+        Self {
+            lab,
+            namespace,
+            registry,
+        }
+    }
+
     /// Runs a command of `ostler` that has to succeed.
-    async fn run(&self, arguments: &[&str]) -> String {
+    pub async fn run(&self, arguments: &[&str]) -> String {
         let arguments: Vec<String> = arguments.iter().map(|&word| word.to_owned()).collect();
         run_successfully(&self.lab, &arguments).await
     }
 
     /// Installs a version of the host, or replaces another one. Ends when all replicas run it.
-    async fn install_host(&self, version: &str) {
+    pub async fn install_host(&self, version: &str) {
         let image = format!("{}/ostler:{version}", self.registry);
         let command = [
             "install",
@@ -100,21 +105,32 @@ impl Installed {
     }
 
     /// Pushes a component, and installs it.
-    async fn install_plugin(&self, name: &str, tag: &str, file: &str) {
+    pub async fn install_plugin(&self, name: &str, tag: &str, file: &str) {
+        let reference = self.push_plugin(name, tag, file).await;
+        self.install_pushed(&reference, &[]).await;
+    }
+
+    /// Pushes a component. Returns its reference.
+    pub async fn push_plugin(&self, name: &str, tag: &str, file: &str) -> String {
         let reference = format!("{}/{}/{name}:{tag}", self.registry, self.lab.namespace);
         self.run(&["plugin", "push", file, &reference, "--plain-http"])
             .await;
+        reference
+    }
+
+    /// Installs a component of the registry, with these options in addition.
+    pub async fn install_pushed(&self, reference: &str, options: &[&str]) {
         let place = [
             "--namespace",
             &self.lab.namespace,
             "--host-namespace",
             &self.namespace,
         ];
-        let command = ["plugin", "install", &reference, "--plain-http", "--no-crds"];
-        self.run(&[&command[..], &place].concat()).await;
+        let command = ["plugin", "install", reference, "--plain-http", "--no-crds"];
+        self.run(&[&command[..], &place, options].concat()).await;
     }
 
-    async fn list_pods(&self) -> Vec<DynamicObject> {
+    pub async fn list_pods(&self) -> Vec<DynamicObject> {
         let pods = self.lab.api(&pods(), &self.namespace);
         let of_host = ListParams::default().labels("app.kubernetes.io/name=ostler");
         let pods = pods.list(&of_host).await.expect("pods").items;
@@ -185,7 +201,7 @@ fn find_process(is_wanted: impl Fn(&dyn Fn(&str) -> Vec<u8>) -> bool) -> Option<
 }
 
 /// Finds the process of the host in a pod, whose name is that of its host.
-fn find_host(pod: &str) -> Option<u32> {
+pub(super) fn find_host(pod: &str) -> Option<u32> {
     let variable = format!("HOSTNAME={pod}");
     find_process(|read| {
         let environment = read("environ");
@@ -257,19 +273,24 @@ async fn kill_leaders(lab: Lab, kills: usize) {
     let created = AtomicUsize::new(0);
     let before = read_lease(lab, &installed.namespace).await.data["spec"]["leaseTransitions"].as_u64();
     let mut times = Vec::new();
+    let pods = lab.api(&pods(), &installed.namespace);
     let killing = async {
         for kill in 0..kills {
             let led = async || {
-                let pods = installed.list_pods().await;
+                let replicas = installed.list_pods().await;
                 let is_ready =
                     |pod: &&DynamicObject| pod.data["status"]["containerStatuses"][0]["ready"] == true;
                 let leader = find_leader(lab, &installed.namespace).await;
-                leader.filter(|_| pods.iter().filter(is_ready).count() == 2)
+                leader.filter(|_| replicas.iter().filter(is_ready).count() == 2)
             };
             let leader = wait_for(led, || "both replicas are ready, and one leads".to_owned()).await;
             let process = find_host(&leader).expect("its process");
             let began = Instant::now();
             send_signal(process, Signal::KILL);
+            // The kubelet starts a container that ends again and again after minutes only. Another pod takes its place at once.
+            pods.delete(&leader, &DeleteParams::default().grace_period(0))
+                .await
+                .expect("deleted");
             let name = format!("after-{kill}");
             lab.apply(greeting(lab, &name, "after")).await;
             lab.wait_ready(&greetings(), &name).await;
@@ -388,13 +409,13 @@ async fn attack_memory(installed: &Installed) {
         lab.apply(object(lab, &format!("attack-{number}"), behaviour))
             .await;
     }
-    // A call that gets no memory of the budget is repeated without a status, so that some of them wait for the others.
-    lab.wait_until("many of the calls have failed", async || {
+    // Those whose calls get no memory of the budget, too.
+    lab.wait_until("all attackers say why they fail", async || {
         let attackers = lab.list(&hostile()).await;
         let failed = attackers
             .iter()
             .filter(|object| find_condition(object, "Ready")["status"] == "False");
-        failed.count() >= ATTACK_COUNT / 3
+        failed.count() == ATTACK_COUNT
     })
     .await;
     assert_eq!(
