@@ -3,11 +3,15 @@
 //! What a reconcile rarely awaits is in a box: its state would be part of each reconcile's, which is moved several times.
 #![cfg_attr(not(test), warn(clippy::large_futures))]
 
+mod action;
 pub(crate) mod activation;
 mod call;
 pub mod cluster;
 pub mod conditions;
+mod connection;
+mod decision;
 mod deletion;
+mod finalized;
 pub mod former_builds;
 mod holds;
 mod home;
@@ -15,8 +19,10 @@ pub mod lifecycle;
 mod owned;
 pub mod plugin;
 mod protection;
+mod report;
 mod requeue;
 pub mod rights;
+mod run;
 pub mod run_once;
 pub mod stats;
 mod status;
@@ -42,17 +48,18 @@ use crate::{
         api::{ApiError, warn_api_error},
         fence::NotLeader,
     },
-    contract::{bindings::reconciler, limits::MAX_GRANTED_MEMORY},
-    effect::events::{EventDraft, EventType},
+    contract::{
+        bindings::{reconciler, types::Condition},
+        limits::MAX_GRANTED_MEMORY,
+    },
     kube::{
         key::{ObjectMap, ObjectRef},
         object::Object,
-        scope::Projection,
-        well_known::{annotation, condition_type, error_reason, event_reason, object_reason},
+        well_known::error_reason,
     },
     observe::{metrics::ReconcileResult, telemetry::SPANS},
-    plugin::{Kind, Plugin, Registry},
-    reconcile::{lifecycle::HookRunner, stats::ReconcileStats},
+    plugin::Registry,
+    reconcile::{lifecycle::HookRunner, rights::RightsProtection, stats::ReconcileStats},
     sandbox::{engine::Engine, services::Services},
     schedule::{
         dependencies::Dependency,
@@ -71,9 +78,6 @@ const NOT_FOUND_RECHECK: Duration = Duration::from_secs(1);
 
 /// Maximum wait that an API server may ask for. That of another cluster is not ours.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
-
-/// Delay until an object is reconciled again whose plugin is about to be held for its hooks.
-const HOLD_RECHECK: Duration = Duration::from_millis(20);
 
 /// Reconciles objects; the workers share one.
 pub struct Controller {
@@ -176,6 +180,28 @@ enum GuestResult {
     Failure(reconciler::Failure),
 }
 
+impl GuestResult {
+    fn is_failure(&self) -> bool {
+        matches!(self, Self::Failure(_))
+    }
+
+    /// True for a failure that is no wait.
+    fn is_error(&self) -> bool {
+        use reconciler::Resolution;
+        let waits = |failure: &reconciler::Failure| {
+            matches!(failure.resolution, Resolution::Wait | Resolution::Throttled(_))
+        };
+        matches!(self, Self::Failure(failure) if !waits(failure))
+    }
+
+    fn conditions_mut(&mut self) -> &mut Vec<Condition> {
+        match self {
+            Self::Outcome(outcome) => &mut outcome.conditions,
+            Self::Failure(failure) => &mut failure.conditions,
+        }
+    }
+}
+
 impl Hash for GuestResult {
     /// Hashes everything that the status depends on.
     fn hash<H: Hasher>(&self, state: &mut H) {
@@ -267,7 +293,7 @@ impl Controller {
                 .map_or(ReconcileResult::Success, ReconcileOutcome::result);
             running.finish(how);
             span.record("result", how.label());
-            if matches!(how, ReconcileResult::Error | ReconcileResult::TerminalError) {
+            if how.is_error() {
                 span.record("otel.status_code", "ERROR");
             }
         }
@@ -306,93 +332,12 @@ impl Controller {
     async fn reconcile_object(&self, work: &Work<ObjectRef, Cause>) -> Option<ReconcileOutcome> {
         let key = &work.key;
         match HostLane::find(&work.lane) {
-            Some(HostLane::Upstreams) => return Box::pin(self.reconcile_upstream(key)).await,
-            Some(HostLane::Clusters) => return Box::pin(self.reconcile_cluster(key)).await,
-            Some(HostLane::Plugins) => return Box::pin(self.reconcile_plugin(work)).await,
-            Some(HostLane::RoleBindings) => return Box::pin(self.reconcile_role_binding(work)).await,
-            Some(HostLane::Unowned) | None => {}
+            Some(HostLane::Upstreams) => Box::pin(self.reconcile_upstream(key)).await,
+            Some(HostLane::Clusters) => Box::pin(self.reconcile_cluster(key)).await,
+            Some(HostLane::Plugins) => Box::pin(self.reconcile_plugin(work)).await,
+            Some(HostLane::RoleBindings) => Box::pin(RightsProtection::new(self).reconcile(work)).await,
+            Some(HostLane::Unowned) | None => self.reconcile_for_plugin(work).await,
         }
-        let mut object = self.services.cache.store.get(key, Projection::Full);
-        if object.is_none() && !key.is_home() {
-            match Box::pin(self.read_home_object(key)).await {
-                Ok(found) => object = found,
-                Err(end) => return Some(end),
-            }
-        }
-        let plugin = match &object {
-            Some(object) => self.registry.find_for_object(&key.gvk, object),
-            None => self.registry.find_by_kind(&key.gvk),
-        };
-        let Some(plugin) = plugin.filter(|p| *p.home_cluster() == key.cluster) else {
-            if key.is_home() {
-                return Some(Box::pin(self.reconcile_unowned(key)).await);
-            }
-            return Box::pin(self.forget_object(key)).await;
-        };
-        if let Err(end) = self.check_connection(key) {
-            return Some(end);
-        }
-        // Outside of the granted namespaces only holds are taken care of. Such an object may be cached as metadata only.
-        let is_excluded = |kind: &Kind| !kind.is_granted_in(&key.namespace);
-        let exists = || self.services.cache.store.get(key, Projection::Metadata).is_some();
-        if plugin.kind(&key.gvk).is_some_and(is_excluded) && exists() {
-            return Some(Box::pin(self.reconcile_unowned(key)).await);
-        }
-        let Some(object) = object else {
-            self.hooks.forget(&plugin, key);
-            return Box::pin(self.forget_object(key)).await;
-        };
-        if !self.hooks.is_initialized(&plugin) {
-            // The objects of a new build are about to be held until it is initialized.
-            let again = self.services.dispatcher.now() + HOLD_RECHECK;
-            return Some(ReconcileOutcome::wait(again, Cause::PluginChange));
-        }
-        if let Some(until) = self.throttled_until(work) {
-            return Some(ReconcileOutcome::wait(until, Cause::Retry));
-        }
-        let Some(kind) = plugin.kind(&key.gvk) else {
-            return Some(ReconcileOutcome::settled());
-        };
-        if object.is_deleting() {
-            return Some(Box::pin(self.reconcile_deleted(work, &plugin, &object, kind)).await);
-        }
-        // An object that has left the selection keeps its finalizer, and is cleaned up when it is deleted.
-        if !kind.selects(&object) {
-            return Some(ReconcileOutcome::settled());
-        }
-        if object.annotation(annotation::PAUSED) == Some("true") {
-            return Some(Box::pin(self.report_paused(&plugin, key, &object)).await);
-        }
-        if let Some(problem) = &object.unreadable {
-            return Some(Box::pin(self.report_unreadable(&plugin, key, &object, problem)).await);
-        }
-        let object = match kind.finalizer.as_deref() {
-            Some(finalizer) if !object.has_finalizer(finalizer) => {
-                if !self.is_plugin_protected(&plugin, kind) {
-                    let again = self.services.dispatcher.now() + HOLD_RECHECK;
-                    return Some(ReconcileOutcome::wait(again, Cause::PluginChange));
-                }
-                // An object for which the component is not called has nothing to clean up.
-                if let Err(end) = Box::pin(self.check_access(&plugin, key, &object)).await {
-                    return Some(end);
-                }
-                if let Err(end) = Box::pin(self.protect_rights(&plugin, key)).await {
-                    return Some(end);
-                }
-                let mut finalizers = object.finalizers.to_vec();
-                finalizers.push(finalizer.into());
-                match Box::pin(self.set_finalizers(key, &object, &finalizers)).await {
-                    Ok(object) => object,
-                    Err(end) => return Some(end),
-                }
-            }
-            _ => object,
-        };
-        let object = match self.restore_used(key, object).await {
-            Ok(object) => object,
-            Err(end) => return Some(end),
-        };
-        Some(self.call_component(work, &plugin, &object, None).await)
     }
 
     /// Forgets an object that is gone, and releases what it held.
@@ -426,7 +371,7 @@ impl Controller {
         match error.retry_after() {
             // Those that were refused together shall not come back together.
             Some(delay) => {
-                let delay = requeue::add_jitter(delay.min(MAX_RETRY_AFTER), 100);
+                let delay = decision::add_jitter(delay.min(MAX_RETRY_AFTER), 100);
                 ReconcileOutcome::retry_from(self.services.dispatcher.now() + delay)
             }
             None => ReconcileOutcome::retry(),
@@ -467,111 +412,6 @@ impl Controller {
                 }
                 Err(self.retry_request(&e))
             }
-        }
-    }
-
-    async fn report_paused(
-        &self,
-        plugin: &Arc<Plugin>,
-        key: &ObjectRef,
-        object: &Arc<Object>,
-    ) -> ReconcileOutcome {
-        let note = format!(
-            "Not reconciled while annotated {}=true; deletion still cleans up",
-            annotation::PAUSED
-        );
-        let paused = conditions::condition(
-            condition_type::PAUSED,
-            true,
-            object_reason::PAUSED_BY_ANNOTATION,
-            &note,
-        );
-        let failure = reconciler::Failure {
-            resolution: reconciler::Resolution::Wait,
-            reason: object_reason::PAUSED.into(),
-            message: note,
-            conditions: vec![paused],
-            status: None,
-        };
-        self.report_uncalled(plugin, key, object, failure).await
-    }
-
-    /// Reports an object whose fields cannot be parsed. The component is not called, since it would read an object
-    /// without them.
-    async fn report_unreadable(
-        &self,
-        plugin: &Arc<Plugin>,
-        key: &ObjectRef,
-        object: &Arc<Object>,
-        problem: &str,
-    ) -> ReconcileOutcome {
-        let mut failure = reconciler::Failure {
-            resolution: reconciler::Resolution::Terminal,
-            reason: object_reason::NESTED_TOO_DEEPLY.into(),
-            message: problem.to_owned(),
-            conditions: Vec::new(),
-            status: None,
-        };
-        if object.is_deleting() {
-            failure.message = format!(
-                "Not cleaned up: {problem}, or annotate it {}=true to delete it without cleanup",
-                annotation::FORCE_DELETE
-            );
-            let blocked = conditions::condition(
-                condition_type::DELETION_BLOCKED,
-                true,
-                object_reason::NESTED_TOO_DEEPLY,
-                &failure.message,
-            );
-            failure.conditions.push(blocked);
-        }
-        let note = &failure.message;
-        self.record_event(
-            plugin,
-            key,
-            object,
-            EventType::Warning,
-            event_reason::NESTED_TOO_DEEPLY,
-            note,
-        )
-        .await;
-        self.report_uncalled(plugin, key, object, failure).await
-    }
-
-    /// Writes the status of an object whose component was not called.
-    async fn report_uncalled(
-        &self,
-        plugin: &Arc<Plugin>,
-        key: &ObjectRef,
-        object: &Arc<Object>,
-        failure: reconciler::Failure,
-    ) -> ReconcileOutcome {
-        let result = GuestResult::Failure(failure);
-        match self.write_status(plugin.name(), key, object, &result).await {
-            Ok(_) => ReconcileOutcome::settled(),
-            Err(end) => end,
-        }
-    }
-
-    async fn record_event(
-        &self,
-        plugin: &Plugin,
-        key: &ObjectRef,
-        object: &Object,
-        event_type: EventType,
-        reason: &str,
-        note: &str,
-    ) {
-        let draft = EventDraft {
-            component: plugin.name(),
-            event_type,
-            reason,
-            note,
-        };
-        let Ok(api) = self.find_api(key) else { return };
-        let sent = api.recorder.record(&api.writer, key, object, draft, None);
-        if sent.await {
-            self.stats.add_counts(key, count_writes(1));
         }
     }
 }

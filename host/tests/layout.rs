@@ -146,3 +146,35 @@ fn used_modules_of_nested_groups_are_found() {
     let found: Vec<String> = used_modules(source).into_iter().collect();
     assert_eq!(found, ["a", "d", "e", "h"]);
 }
+
+/// The section of the documentation that says where something is decided.
+const DECISIONS: &str = "## Where to find it";
+/// Maximum number of files that an answer names.
+const MAX_FILES: usize = 2;
+
+#[test]
+fn documented_functions_are_in_the_files_that_the_documentation_names() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = fs::read_to_string(root.join("../docs/architecture.md")).expect("the documentation");
+    let (_, section) = text.split_once(DECISIONS).expect("the section");
+    let section = section.split("\n## ").next().unwrap_or_default();
+    let mut functions = 0;
+    for row in section.lines().filter(|line| line.starts_with("| ")) {
+        let (mut files, mut source) = (0, String::new());
+        for word in row.split('`').skip(1).step_by(2) {
+            if word.ends_with(".rs") {
+                files += 1;
+                source = fs::read_to_string(root.join("src").join(word))
+                    .unwrap_or_else(|e| panic!("{word}, which docs/architecture.md names: {e}"));
+            } else {
+                functions += 1;
+                assert!(
+                    source.contains(&format!("fn {word}(")) || source.contains(&format!("fn {word}<")),
+                    "docs/architecture.md names {word} in\n{row}"
+                );
+            }
+        }
+        assert!(files <= MAX_FILES, "{row}");
+    }
+    assert!(functions > 10, "the table is not read");
+}

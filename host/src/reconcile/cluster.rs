@@ -6,15 +6,16 @@
 use std::{sync::Arc, time::Duration};
 
 use serde_json::json;
-use tokio::time::Instant;
-use tracing::info;
 
-use super::{Controller, GuestResult, ReconcileOutcome, protection::RELEASE_INTERVAL};
+use super::{
+    Controller, ReconcileOutcome,
+    connection::{HealthCheck, SYNC_TIMEOUT, UNHEALTHY_BACKOFF},
+    protection::RELEASE_INTERVAL,
+};
 use crate::{
     client::api::ApiError,
     cluster::{ClusterObject, ConnectError, Connection},
     kube::{
-        backoff::Backoff,
         key::ObjectRef,
         object::Object,
         scope::Projection,
@@ -22,30 +23,14 @@ use crate::{
     },
     schedule::{
         dependencies::Dependency,
-        dispatcher::Cause,
         host_lane::HostLane,
         queue::{Priority, Requeue},
     },
     upstream::{HealthFact, HealthReport},
 };
 
-/// Backoff between health checks of a cluster that does not work.
-const UNHEALTHY_BACKOFF: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(60));
 /// Interval of health checks of a cluster that works. An outage in between is found by the requests to it.
 const HEALTH_CHECK_INTERVAL: Duration = Duration::from_secs(300);
-/// Limit of the time for the list of Secrets.
-const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// The result of a check of a cluster.
-#[derive(Default)]
-struct ClusterCheck {
-    report: HealthReport,
-    version: Option<String>,
-    /// Delay until the next check; none if only a change helps.
-    again: Option<Duration>,
-    reads: Vec<Dependency>,
-}
-
 impl Controller {
     /// Reconciles a `Cluster` object. Returns none when it is gone.
     pub(super) async fn reconcile_cluster(&self, key: &ObjectRef) -> Option<ReconcileOutcome> {
@@ -57,7 +42,7 @@ impl Controller {
             return self.forget_object(key).await;
         };
         if object.is_deleting() {
-            let released = self.release_connection(key, &object).await;
+            let released = self.protection_of(key, &object).release().await;
             let connection = self
                 .services
                 .clusters
@@ -71,84 +56,50 @@ impl Controller {
                 return Some(released);
             }
         }
-        let by: Arc<str> = HostLane::Clusters.name().into();
-        let started = Instant::now();
-        self.stats.begin_reconcile(key, &by, "");
         let was_ready = object.readiness().ready;
-        let check = self.check_cluster(key, &object).await;
-        let answer = match check.report.to_outcome() {
-            Ok(outcome) => {
-                let status = json!({"version": check.version});
-                GuestResult::Outcome(crate::contract::bindings::reconciler::Outcome {
-                    status: Some(status.to_string().into_bytes()),
-                    ..outcome
-                })
-            }
-            Err(failure) => {
-                info!(object = %key, reason = failure.reason, error = failure.message, "cluster is not ready");
-                self.stats.record_error(key, &failure.reason, &failure.message);
-                GuestResult::Failure(failure)
-            }
-        };
-        let failed = matches!(answer, GuestResult::Failure(_));
-        let written = self.write_status(&by, key, &object, &answer).await;
-        if !failed && !was_ready {
+        let check = Box::pin(async {
+            let check = self.check_cluster(key, &object).await;
+            let again = match (&check.fields, object.is_deleting()) {
+                (_, false) => check.again,
+                (Some(_), true) => Some(RELEASE_INTERVAL),
+                (None, true) => Some(check.again.unwrap_or(SYNC_TIMEOUT)),
+            };
+            HealthCheck { again, ..check }
+        });
+        let (outcome, works) = self.report_health(HostLane::Clusters, key, &object, check).await;
+        if works && !was_ready {
             self.services.dispatcher.wake_readers(key, Priority::Low);
         }
         self.update_plugins_at_home(key);
-        self.stats.end_reconcile(key, failed, started.elapsed());
-        Some(match written {
-            Ok(_) => {
-                let again = match object.is_deleting() {
-                    true if check.version.is_some() => Some(RELEASE_INTERVAL),
-                    true => Some(check.again.unwrap_or(SYNC_TIMEOUT)),
-                    false => check.again,
-                };
-                let next = again.map(|wait| Requeue::At(self.time_after(wait), Cause::Poll));
-                ReconcileOutcome {
-                    reads: Some(check.reads),
-                    ..ReconcileOutcome::of(next.unwrap_or(Requeue::AwaitChange))
-                }
-            }
-            Err(end) => ReconcileOutcome {
-                reads: Some(check.reads),
-                ..end
-            },
-        })
+        Some(outcome)
     }
 
     /// Connects to a cluster and checks it.
-    async fn check_cluster(&self, key: &ObjectRef, object: &Object) -> ClusterCheck {
+    async fn check_cluster(&self, key: &ObjectRef, object: &Arc<Object>) -> HealthCheck {
         let services = &self.services;
         let cluster = match ClusterObject::from_object(object) {
             Ok(cluster) => cluster,
-            Err(why) => return ClusterCheck::unusable(&ConnectError::Invalid(why), Vec::new()),
+            Err(why) => return unusable_cluster(&ConnectError::Invalid(why), Vec::new()),
         };
-        let secret = cluster.kubeconfig_secret();
-        let read = Dependency::Object(secret.clone(), Projection::Full);
-        let scope = read.scope(&services.cache.namespaces);
-        // The dependency is recorded before the read, so that no change is missed and the watch stays.
-        services.dispatcher.record_read(key, read.clone());
-        let reads = vec![read];
-        if let Err(why) = services.cache.informers.wait_synced(&scope, SYNC_TIMEOUT).await {
-            let why = format!("Secret {}/{} can't be read: {why}", secret.namespace, secret.name);
-            return ClusterCheck {
+        let (secret, mut reads) = (cluster.kubeconfig_secret(), Vec::new());
+        if let Err(why) = self.await_secret(key, &secret, &mut reads).await {
+            return HealthCheck {
                 again: Some(UNHEALTHY_BACKOFF.max_delay(1)),
-                ..ClusterCheck::unusable(&ConnectError::SecretNotFound(why), reads)
+                ..unusable_cluster(&ConnectError::SecretNotFound(why), reads)
             };
         }
-        self.protect_connection(key, object).await;
+        self.protection_of(key, object).protect().await;
         let stored = services.cache.store.get(&secret, Projection::Full);
         let connection = match services.clusters.connect(&cluster, stored.as_deref()) {
             Ok(connection) => connection,
-            Err(e) => return ClusterCheck::unusable(&e, reads),
+            Err(e) => return unusable_cluster(&e, reads),
         };
         // A new connection has no watches of the kinds that are reconciled there. Those of reads come with the reads.
         services
             .clusters
             .start_watches(&connection.cluster, &services.dispatcher.scopes());
         let was_verified = connection.is_verified();
-        let check = ClusterCheck::of_connection(&connection, reads).await;
+        let check = check_connected(&connection, reads).await;
         // What was read through a former connection is not watched any more. The first one after a start or a change of
         // leader may find the status Ready already.
         if !was_verified && connection.is_verified() {
@@ -158,51 +109,49 @@ impl Controller {
     }
 }
 
-impl ClusterCheck {
-    /// A cluster without a connection.
-    fn unusable(error: &ConnectError, reads: Vec<Dependency>) -> Self {
-        let fact = |reason| Some(HealthFact::new(false, reason, error.to_string()));
-        let (connected, authenticated, is_stalled) = match error {
-            ConnectError::Invalid(_) => (fact(upstream_reason::INVALID_SPEC), None, true),
-            ConnectError::AddressNotAllowed(_) => (fact(upstream_reason::ADDRESS_NOT_ALLOWED), None, true),
-            ConnectError::SecretNotFound(_) => (None, fact(upstream_reason::SECRET_NOT_FOUND), false),
-            ConnectError::OriginNotAllowed(_) => (None, fact(upstream_reason::ORIGIN_NOT_ALLOWED), true),
-        };
-        Self {
-            report: HealthReport {
-                connected,
-                authenticated,
-                is_stalled,
-            },
-            reads,
-            ..Self::default()
-        }
+/// A cluster without a connection.
+fn unusable_cluster(error: &ConnectError, reads: Vec<Dependency>) -> HealthCheck {
+    let fact = |reason| Some(HealthFact::new(false, reason, error.to_string()));
+    let (connected, authenticated, is_stalled) = match error {
+        ConnectError::Invalid(_) => (fact(upstream_reason::INVALID_SPEC), None, true),
+        ConnectError::AddressNotAllowed(_) => (fact(upstream_reason::ADDRESS_NOT_ALLOWED), None, true),
+        ConnectError::SecretNotFound(_) => (None, fact(upstream_reason::SECRET_NOT_FOUND), false),
+        ConnectError::OriginNotAllowed(_) => (None, fact(upstream_reason::ORIGIN_NOT_ALLOWED), true),
+    };
+    HealthCheck {
+        report: HealthReport {
+            connected,
+            authenticated,
+            is_stalled,
+        },
+        reads,
+        ..HealthCheck::default()
     }
+}
 
-    /// A cluster that was asked.
-    async fn of_connection(connection: &Connection, reads: Vec<Dependency>) -> Self {
-        let answer = connection.check_health().await;
-        let connected = Some(HealthFact::new(true, upstream_reason::CONNECTED, ""));
-        let (report, again) = match &answer {
-            Ok(_) => (
-                HealthReport {
-                    connected,
-                    authenticated: Some(HealthFact::new(true, upstream_reason::ACCEPTED, "")),
-                    is_stalled: false,
-                },
-                HEALTH_CHECK_INTERVAL,
-            ),
-            Err(error) => (
-                report_failure(connection, error, connected),
-                UNHEALTHY_BACKOFF.max_delay(connection.failures()),
-            ),
-        };
-        Self {
-            report,
-            version: answer.ok(),
-            again: Some(again),
-            reads,
-        }
+/// A cluster that was asked.
+async fn check_connected(connection: &Connection, reads: Vec<Dependency>) -> HealthCheck {
+    let answer = connection.check_health().await;
+    let connected = Some(HealthFact::new(true, upstream_reason::CONNECTED, ""));
+    let (report, again) = match &answer {
+        Ok(_) => (
+            HealthReport {
+                connected,
+                authenticated: Some(HealthFact::new(true, upstream_reason::ACCEPTED, "")),
+                is_stalled: false,
+            },
+            HEALTH_CHECK_INTERVAL,
+        ),
+        Err(error) => (
+            report_failure(connection, error, connected),
+            UNHEALTHY_BACKOFF.max_delay(connection.failures()),
+        ),
+    };
+    HealthCheck {
+        report,
+        fields: answer.ok().map(|version| json!({"version": version})),
+        again: Some(again),
+        reads,
     }
 }
 

@@ -8,10 +8,10 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use serde_json::json;
 
-use super::{Controller, ReconcileOutcome, name_objects};
+use super::{ReconcileOutcome, finalized::list_finalized, name_objects, plugin::PluginReconcile};
 use crate::{
     kube::{
-        key::{Gvk, ObjectRef, display_cluster, parse_cluster},
+        key::{Gvk, display_cluster, parse_cluster},
         object::Object,
         well_known::bookkeeping::{BUILD_FINALIZERS, PLUGIN_FINALIZER},
     },
@@ -123,13 +123,12 @@ pub(super) fn list_finalized_kinds(object: &Object, plugin: &Plugin) -> Vec<Kind
     kinds
 }
 
-impl Controller {
+impl PluginReconcile<'_> {
     /// Records the finalizers of the build that serves in its Plugin, with the Plugin's own finalizer, and finds the objects that have
     /// the finalizer of a former build and whose kind this one does not reconcile. Kinds without such objects are forgotten.
     /// Returns the newest version of the Plugin.
     pub(super) async fn track_finalizers(
         &self,
-        key: &ObjectRef,
         object: Arc<Object>,
         plugin: &Plugin,
     ) -> Result<(Arc<Object>, AbandonedObjects), ReconcileOutcome> {
@@ -141,17 +140,15 @@ impl Controller {
             .all(|kind| is_finalizer_recorded(&object, kind))
         {
             recorded.extend(plugin.kinds.iter().filter_map(KindFinalizer::of));
-            object = self.write_finalizers(key, &object, &recorded).await?;
+            object = self.write_finalizers(&object, &recorded).await?;
         }
         let dropped = recorded.iter().filter(|former| !former.is_reconciled_by(plugin));
         let dropped: Vec<KindFinalizer> = dropped.cloned().collect();
         let (mut notes, mut reads, mut is_forgotten) = (Vec::new(), Vec::new(), false);
         for former in &dropped {
             let (gvk, finalizer) = (&former.gvk, &former.finalizer);
-            match self
-                .list_finalized(plugin.home_cluster(), &[former.to_kind(plugin)])
-                .await
-            {
+            let kinds = [former.to_kind(plugin)];
+            match list_finalized(&self.controller.services, plugin.home_cluster(), &kinds).await {
                 Ok((left, _)) if left.is_empty() => {
                     is_forgotten |= recorded.remove(former);
                 }
@@ -164,7 +161,7 @@ impl Controller {
             }
         }
         if is_forgotten {
-            object = self.write_finalizers(key, &object, &recorded).await?;
+            object = self.write_finalizers(&object, &recorded).await?;
         }
         let note = (!notes.is_empty()).then(|| {
             format!(
@@ -178,7 +175,6 @@ impl Controller {
 
     async fn write_finalizers(
         &self,
-        key: &ObjectRef,
         object: &Object,
         recorded: &BTreeSet<KindFinalizer>,
     ) -> Result<Arc<Object>, ReconcileOutcome> {
@@ -189,9 +185,9 @@ impl Controller {
         let entries: Vec<String> = recorded.iter().map(KindFinalizer::format).collect();
         let metadata =
             json!({"finalizers": finalizers, "annotations": {BUILD_FINALIZERS: entries.join(", ")}});
-        let writer = &self.services.api.writer;
-        let written = writer.patch_metadata(None, key, object, metadata).await;
-        self.settle_finalizers(key, written)
+        let writer = &self.controller.services.api.writer;
+        let written = writer.patch_metadata(None, self.key, object, metadata).await;
+        self.controller.settle_finalizers(self.key, written)
     }
 }
 

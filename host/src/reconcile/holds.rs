@@ -197,10 +197,8 @@ impl Controller {
                     )],
                     status: None,
                 };
-                if let Err(end) = self
-                    .write_status(plugin.name(), key, object, &GuestResult::Failure(failure))
-                    .await
-                {
+                let writer = self.status_of(plugin.name(), key);
+                if let Err(end) = writer.write(object, &GuestResult::Failure(failure)).await {
                     return Some(end);
                 }
             }

@@ -11,7 +11,7 @@ use std::{
 use futures::{StreamExt, stream};
 use tracing::{info, warn};
 
-use super::{Controller, name_objects};
+use super::{name_objects, run::ReconcileRun};
 use crate::{
     client::api::ApiError,
     cluster::{ClusterAccess, ClusterObject, CurrentWait, cluster_object},
@@ -28,7 +28,7 @@ use crate::{
         well_known::{annotation::DELETION_POLICY, event_reason, object_reason},
     },
     plugin::Plugin,
-    policy::grants::{Access, ServiceAccount, Verb},
+    policy::grants::{Access, Verb},
     sandbox::capabilities::Effects,
     schedule::dependencies::Dependency,
 };
@@ -48,23 +48,24 @@ enum OwnedCluster {
     Blocked(String),
 }
 
-impl Controller {
+impl ReconcileRun<'_> {
     /// Remembers what an object owns on other clusters, in case that its inventory is overwritten.
-    pub(super) fn remember_owned(&self, key: &ObjectRef, object: &Object, effects: &Effects) {
+    pub(super) fn remember_owned(&self, effects: &Effects) {
         if effects.owned.is_empty() && effects.disowned.is_empty() {
             return;
         }
-        let mut known = &self.known_owned(key, &object.uid) | &effects.owned;
+        let mut known = &self.known_owned() | &effects.owned;
         known.retain(|owned| !effects.disowned.contains(owned));
-        let known = (!known.is_empty()).then(|| Box::new((object.uid.clone(), known)));
-        self.update_state(key, |state| state.owned_objects = known);
+        let known = (!known.is_empty()).then(|| Box::new((self.object.uid.clone(), known)));
+        self.controller
+            .update_state(self.key(), |state| state.owned_objects = known);
     }
 
-    /// What an object owns on other clusters as far as this process has seen.
-    fn known_owned(&self, key: &ObjectRef, uid: &str) -> BTreeSet<ObjectRef> {
-        let states = self.states.lock();
-        let known = states.get(key).and_then(|s| s.owned_objects.as_deref());
-        let known = known.filter(|known| *known.0 == *uid);
+    /// What the object owns on other clusters as far as this process has seen.
+    fn known_owned(&self) -> BTreeSet<ObjectRef> {
+        let states = self.controller.states.lock();
+        let known = states.get(self.key()).and_then(|s| s.owned_objects.as_deref());
+        let known = known.filter(|known| *known.0 == *self.object.uid);
         known.map(|known| known.1.clone()).unwrap_or_default()
     }
 
@@ -72,16 +73,15 @@ impl Controller {
     /// left. What it waits for is added to the dependencies.
     pub(super) async fn release_owned(
         &self,
-        plugin: &Arc<Plugin>,
-        key: &ObjectRef,
         object: &Arc<Object>,
         reads: &mut Vec<Dependency>,
     ) -> Option<reconciler::Failure> {
-        let newest = self.services.cache.store.get(key, Projection::Metadata);
+        let store = &self.controller.services.cache.store;
+        let newest = store.get(self.key(), Projection::Metadata);
         let newest = newest
             .filter(|o| o.uid == object.uid)
             .unwrap_or_else(|| object.clone());
-        let owned = &list_owned(&newest) | &self.known_owned(key, &object.uid);
+        let owned = &list_owned(&newest) | &self.known_owned();
         if owned.is_empty() {
             return None;
         }
@@ -91,17 +91,14 @@ impl Controller {
         }
         let (mut left, mut orphaned, mut causes) = (Vec::new(), Vec::new(), BTreeSet::new());
         for (cluster, objects) in by_cluster {
-            match self.find_owned_cluster(plugin, key, &cluster, reads) {
+            match self.find_owned_cluster(&cluster, reads) {
                 OwnedCluster::Orphaned => orphaned.extend(objects),
                 OwnedCluster::Blocked(cause) => {
                     causes.insert(cause);
                     left.extend(objects);
                 }
                 OwnedCluster::Connected(access) => {
-                    for (object, cause) in self
-                        .release_on_cluster(plugin, key, &newest.uid, &access, objects)
-                        .await
-                    {
+                    for (object, cause) in self.release_on_cluster(&access, objects).await {
                         causes.insert(cause);
                         let dependency = Dependency::Object(object.clone(), Projection::Metadata);
                         let scope = dependency.scope(&access.cache.namespaces);
@@ -113,7 +110,7 @@ impl Controller {
             }
         }
         if left.is_empty() {
-            self.report_orphaned(plugin, key, object, &orphaned).await;
+            self.report_orphaned(object, &orphaned).await;
             return None;
         }
         let causes: Vec<String> = causes.into_iter().take(MAX_NAMED_OBJECTS).collect();
@@ -131,14 +128,8 @@ impl Controller {
     }
 
     /// Finds out whether the objects of a cluster can be deleted. The `Cluster` becomes a dependency.
-    fn find_owned_cluster(
-        &self,
-        plugin: &Plugin,
-        owner: &ObjectRef,
-        cluster: &str,
-        reads: &mut Vec<Dependency>,
-    ) -> OwnedCluster {
-        let services = &self.services;
+    fn find_owned_cluster(&self, cluster: &str, reads: &mut Vec<Dependency>) -> OwnedCluster {
+        let (services, owner) = (&self.controller.services, self.key());
         let Some(key) = cluster_object(cluster) else {
             return OwnedCluster::Connected(services.home());
         };
@@ -155,7 +146,12 @@ impl Controller {
         if object.annotation(DELETION_POLICY) == Some("Orphan") {
             return OwnedCluster::Orphaned;
         }
-        let own = plugin.policy.grants.home_namespace().unwrap_or(&owner.namespace);
+        let own = self
+            .plugin
+            .policy
+            .grants
+            .home_namespace()
+            .unwrap_or(&owner.namespace);
         match ClusterObject::from_object(&object) {
             Ok(described) if !described.allows_namespace(own) => {
                 return OwnedCluster::Blocked(format!(
@@ -180,18 +176,13 @@ impl Controller {
     /// each with the cause.
     async fn release_on_cluster(
         &self,
-        plugin: &Plugin,
-        owner: &ObjectRef,
-        uid: &str,
         access: &ClusterAccess,
         objects: Vec<ObjectRef>,
     ) -> Vec<(ObjectRef, String)> {
-        let (services, name) = (&self.services, plugin.name());
+        let (services, name) = (&self.controller.services, self.plugin.name());
         if access.api.cluster.is_empty() {
             let current = CurrentWait::default();
-            return self
-                .delete_owned(plugin, (owner, uid), access, &objects, &current)
-                .await;
+            return self.delete_owned(access, &objects, &current).await;
         }
         let concurrency = services.dispatcher.concurrency(name);
         let wait = services
@@ -201,7 +192,7 @@ impl Controller {
             Ok(wait) => {
                 let current = CurrentWait::default();
                 current.begin(wait);
-                let deletion = self.delete_owned(plugin, (owner, uid), access, &objects, &current);
+                let deletion = self.delete_owned(access, &objects, &current);
                 current.run(deletion).await
             }
             Err(slow) => Err(slow),
@@ -216,8 +207,6 @@ impl Controller {
     /// for the cluster.
     async fn delete_owned(
         &self,
-        plugin: &Plugin,
-        (owner, uid): (&ObjectRef, &str),
         access: &ClusterAccess,
         objects: &[ObjectRef],
         wait: &CurrentWait,
@@ -231,8 +220,6 @@ impl Controller {
                 served.insert(object.gvk.clone(), found.map_err(|e| e.to_string()));
             }
         }
-        let account = plugin.policy.grants.service_account();
-        let account = account.filter(|_| access.api.acts_as_plugins);
         let release = async |object: ObjectRef| {
             let current = match served.get(&object.gvk) {
                 Some(Ok(Some(gvk))) => {
@@ -243,18 +230,16 @@ impl Controller {
                 Some(Ok(None)) | None => return None,
                 Some(Err(why)) => return Some((object, why.clone())),
             };
-            if let Err(why) = check_release(plugin, owner, &object) {
+            if let Err(why) = check_release(self.plugin, self.key(), &object) {
                 return Some((object, why));
             }
-            let deleted = self
-                .delete_one(plugin, account, access, (owner, uid), &current)
-                .await;
+            let deleted = self.delete_one(access, &current).await;
             wait.restart();
             match deleted {
                 Ok(ReleaseStep::Release) => None,
                 Ok(_) => Some((object, "it is being deleted".to_owned())),
                 Err(e) => {
-                    warn!(object = %object, owner = %owner, error = %e, "deleting owned object failed");
+                    warn!(object = %object, owner = %self.key(), error = %e, "deleting owned object failed");
                     Some((object, e.to_string()))
                 }
             }
@@ -268,22 +253,17 @@ impl Controller {
     }
 
     /// Deletes one object, if its mark says that the owner has taken it over, and returns the next step.
-    async fn delete_one(
-        &self,
-        plugin: &Plugin,
-        account: Option<&ServiceAccount>,
-        access: &ClusterAccess,
-        (owner, uid): (&ObjectRef, &str),
-        key: &ObjectRef,
-    ) -> Result<ReleaseStep, ApiError> {
-        let writer = &access.api.writer;
+    async fn delete_one(&self, access: &ClusterAccess, key: &ObjectRef) -> Result<ReleaseStep, ApiError> {
+        let (writer, owner, uid) = (&access.api.writer, self.key(), &self.object.uid);
+        let account = self.plugin.policy.grants.service_account();
+        let account = account.filter(|_| access.api.acts_as_plugins);
         let live = writer.read_metadata(account, key).await?;
         let step = next_release_step(live.as_ref(), uid);
         let (ReleaseStep::Delete, Some(live)) = (step, live) else {
             return Ok(step);
         };
         let context = WriteContext {
-            manager: plugin.name(),
+            manager: self.plugin.name(),
             by: owner,
             request_digest: 0,
             sent_digest: None,
@@ -299,19 +279,13 @@ impl Controller {
             .delete(context, key, Propagation::Background, &preconditions)
             .await?;
         info!(object = %key, owner = %owner, "owned object deleted");
-        self.stats.add_counts(owner, super::count_writes(1));
+        self.controller.stats.add_counts(owner, super::count_writes(1));
         let live = writer.read_metadata(account, key).await?;
         Ok(next_release_step(live.as_ref(), uid))
     }
 
     /// Records an Event that names the objects that stay on clusters without their owner.
-    async fn report_orphaned(
-        &self,
-        plugin: &Plugin,
-        key: &ObjectRef,
-        object: &Object,
-        orphaned: &[ObjectRef],
-    ) {
+    async fn report_orphaned(&self, object: &Object, orphaned: &[ObjectRef]) {
         if orphaned.is_empty() {
             return;
         }
@@ -319,15 +293,8 @@ impl Controller {
             "Let go without deletion, because of {DELETION_POLICY}=Orphan of their Cluster: {}",
             name_objects(orphaned.iter(), MAX_NAMED_OBJECTS)
         );
-        self.record_event(
-            plugin,
-            key,
-            object,
-            EventType::Warning,
-            event_reason::ORPHANED,
-            &note,
-        )
-        .await;
+        self.record_event(object, EventType::Warning, event_reason::ORPHANED, &note)
+            .await;
     }
 }
 

@@ -5,16 +5,16 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use serde_json::Value;
 use tokio::time::Instant;
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use super::{
     Controller, GuestResult, ReconcileOutcome,
     activation::activate,
+    finalized::list_finalized,
     former_builds::{AbandonedObjects, is_finalizer_recorded, list_finalized_kinds},
     name_objects,
 };
 use crate::{
-    cache::store::Query,
     cluster::cluster_object,
     contract::bindings::{
         reconciler::{Failure, Next as Then, Outcome, Resolution},
@@ -23,7 +23,7 @@ use crate::{
     kube::{
         key::ObjectRef,
         object::Object,
-        scope::{Projection, Scope},
+        scope::Projection,
         well_known::{
             annotation::{DELETION_POLICY, FORCE_DELETE},
             bookkeeping, condition_type, plugin_reason,
@@ -36,7 +36,7 @@ use crate::{
     },
     reconcile::conditions::condition,
     schedule::{
-        dependencies::{Dependency, List},
+        dependencies::Dependency,
         dispatcher::Cause,
         host_lane::HostLane,
         queue::{Requeue, Work},
@@ -51,10 +51,15 @@ const ACTIVE_INTERVAL: Duration = Duration::from_secs(15);
 const IDLE_INTERVAL: Duration = Duration::from_secs(300);
 /// Limit of the remaining objects that the status names.
 const MAX_NAMED_OBJECTS: usize = 3;
-/// Limit of the time for the list of a kind whose plugin is being deleted.
-const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
-/// Limit of that time on another cluster.
-const CLUSTER_SYNC_TIMEOUT: Duration = Duration::from_secs(3);
+/// One reconcile of a `Plugin` object.
+pub(super) struct PluginReconcile<'a> {
+    pub controller: &'a Controller,
+    pub key: &'a ObjectRef,
+    /// State of its load.
+    pub report: Report,
+    /// The build that serves.
+    pub serving: Option<Arc<Plugin>>,
+}
 
 impl Controller {
     /// Reconciles a `Plugin` object. Returns none when it is gone.
@@ -66,8 +71,6 @@ impl Controller {
         let Some(object) = stored.filter(|object| selector.is_none_or(|s| s.matches(&object.labels))) else {
             return self.forget_object(key).await;
         };
-        let by: Arc<str> = HostLane::Plugins.name().into();
-        let started = Instant::now();
         let id = SlotId::object(&*key.name);
         // Before the report, which would overwrite the record of another process.
         let change = self
@@ -78,80 +81,22 @@ impl Controller {
             activate(&self.services, self.settings.workers, now, before);
             self.hooks.on_activate();
         }
-        let report = self.registry.report(&id).unwrap_or_default();
-        let serving = self.registry.serving_in(&id);
+        let run = PluginReconcile {
+            controller: self,
+            key,
+            report: self.registry.report(&id).unwrap_or_default(),
+            serving: self.registry.serving_in(&id),
+        };
         if object.is_deleting() {
-            return Some(
-                self.delete_plugin(key, &object, &report, serving.as_deref())
-                    .await,
-            );
+            return Some(run.delete(&object).await);
         }
-        let dealt = report.generation == object.generation;
+        let dealt = run.report.generation == object.generation;
         if !dealt && !work.causes.contains(&Cause::Retry) {
             // Loading usually takes less than the grace time.
-            return Some(ReconcileOutcome::wait(
-                self.services.dispatcher.now() + LOADING_GRACE,
-                Cause::Retry,
-            ));
+            let again = self.services.dispatcher.now() + LOADING_GRACE;
+            return Some(ReconcileOutcome::wait(again, Cause::Retry));
         }
-        let (object, abandoned) = match &serving {
-            Some(plugin) => match self.track_finalizers(key, object, plugin).await {
-                Ok(tracked) => tracked,
-                Err(end) => return Some(end),
-            },
-            None => (object, AbandonedObjects::default()),
-        };
-        self.stats.begin_reconcile(key, &by, &report.digest);
-        let mut reads = self.read_home_cluster(key, serving.as_deref());
-        reads.extend(abandoned.reads);
-        let problem = serving.as_ref().and_then(|p| self.find_cluster_problem(p));
-        let mut conditions = build_conditions(&report, serving.as_deref(), dealt);
-        if let Some(note) = abandoned.note {
-            let remain = condition(
-                condition_type::HEALTHY,
-                false,
-                plugin_reason::OBJECTS_REMAIN,
-                &note,
-            );
-            replace_healthy(&mut conditions, remain);
-        }
-        if let Some(problem) = problem {
-            // Nothing is reconciled meanwhile. It is Unknown: the plugin itself is not at fault.
-            let unknown = unknown_condition(condition_type::HEALTHY, problem.reason, &problem.message);
-            replace_healthy(&mut conditions, unknown);
-        }
-        let answer = compose_result(&report, serving.as_deref(), conditions, dealt);
-        // `yield` means that it is being loaded, which is no error.
-        let failure = match &answer {
-            GuestResult::Failure(failure) if !matches!(failure.resolution, Resolution::Wait) => Some(failure),
-            _ => None,
-        };
-        if let Some(failure) = failure {
-            self.stats.record_error(key, &failure.reason, &failure.message);
-        }
-        let failed = failure.is_some();
-        let written = self.write_status(&by, key, &object, &answer).await;
-        self.stats.end_reconcile(key, failed, started.elapsed());
-        let is_active = report.canary.is_some() || report.trapping > 0 || !dealt;
-        let interval = if is_active { ACTIVE_INTERVAL } else { IDLE_INTERVAL };
-        Some(match written {
-            Ok(_) => ReconcileOutcome {
-                next: Requeue::At(self.time_after(interval), Cause::Poll),
-                reads: Some(reads),
-                ..ReconcileOutcome::settled()
-            },
-            Err(end) => end,
-        })
-    }
-
-    /// Records the `Cluster` of the home cluster as a dependency of a `Plugin` object, and returns it.
-    fn read_home_cluster(&self, key: &ObjectRef, serving: Option<&Plugin>) -> Vec<Dependency> {
-        let cluster = serving.and_then(|plugin| cluster_object(plugin.home_cluster()));
-        let reads = Vec::from_iter(cluster.map(|cluster| Dependency::Object(cluster, Projection::Full)));
-        for read in &reads {
-            self.services.dispatcher.record_read(key, read.clone());
-        }
-        reads
+        Some(run.report_state(object, dealt).await)
     }
 
     /// Returns whether a deletion of the `Plugin` object of a build waits for its objects of a kind: it has its finalizer and a record
@@ -169,15 +114,82 @@ impl Controller {
         let object = self.services.cache.store.get(&key, Projection::Full);
         object.is_none_or(|object| is_finalizer_recorded(&object, kind))
     }
+}
+
+impl PluginReconcile<'_> {
+    /// Writes the status of an object that is not being deleted.
+    async fn report_state(&self, object: Arc<Object>, dealt: bool) -> ReconcileOutcome {
+        let (controller, key, report) = (self.controller, self.key, &self.report);
+        let serving = self.serving.as_deref();
+        let by: Arc<str> = HostLane::Plugins.name().into();
+        let started = Instant::now();
+        let (object, abandoned) = match serving {
+            Some(plugin) => match self.track_finalizers(object, plugin).await {
+                Ok(tracked) => tracked,
+                Err(end) => return end,
+            },
+            None => (object, AbandonedObjects::default()),
+        };
+        controller.stats.begin_reconcile(key, &by, &report.digest);
+        let mut reads = self.read_home_cluster();
+        reads.extend(abandoned.reads);
+        let problem = serving.and_then(|plugin| controller.find_cluster_problem(plugin));
+        let mut conditions = build_conditions(report, serving, dealt);
+        if let Some(note) = abandoned.note {
+            let remain = condition(
+                condition_type::HEALTHY,
+                false,
+                plugin_reason::OBJECTS_REMAIN,
+                &note,
+            );
+            replace_healthy(&mut conditions, remain);
+        }
+        if let Some(problem) = problem {
+            // Nothing is reconciled meanwhile. It is Unknown: the plugin itself is not at fault.
+            let unknown = unknown_condition(condition_type::HEALTHY, problem.reason, &problem.message);
+            replace_healthy(&mut conditions, unknown);
+        }
+        let answer = compose_result(report, serving, conditions, dealt);
+        // Waiting means that it is being loaded, which is no error.
+        let failure = match &answer {
+            GuestResult::Failure(failure) if !matches!(failure.resolution, Resolution::Wait) => Some(failure),
+            _ => None,
+        };
+        if let Some(failure) = failure {
+            controller
+                .stats
+                .record_error(key, &failure.reason, &failure.message);
+        }
+        let failed = failure.is_some();
+        let written = controller.status_of(&by, key).write(&object, &answer).await;
+        controller.stats.end_reconcile(key, failed, started.elapsed());
+        let is_active = report.canary.is_some() || report.trapping > 0 || !dealt;
+        let interval = if is_active { ACTIVE_INTERVAL } else { IDLE_INTERVAL };
+        match written {
+            Ok(_) => ReconcileOutcome {
+                next: Requeue::At(controller.time_after(interval), Cause::Poll),
+                reads: Some(reads),
+                ..ReconcileOutcome::settled()
+            },
+            Err(end) => end,
+        }
+    }
+
+    /// Records the `Cluster` of the home cluster as a dependency of a `Plugin` object, and returns it.
+    fn read_home_cluster(&self) -> Vec<Dependency> {
+        let serving = self.serving.as_deref();
+        let cluster = serving.and_then(|plugin| cluster_object(plugin.home_cluster()));
+        let reads = Vec::from_iter(cluster.map(|cluster| Dependency::Object(cluster, Projection::Full)));
+        for read in &reads {
+            let dispatcher = &self.controller.services.dispatcher;
+            dispatcher.record_read(self.key, read.clone());
+        }
+        reads
+    }
 
     /// Keeps a deleted `Plugin` object until no object needs the plugin for its cleanup.
-    async fn delete_plugin(
-        &self,
-        key: &ObjectRef,
-        object: &Arc<Object>,
-        report: &Report,
-        serving: Option<&Plugin>,
-    ) -> ReconcileOutcome {
+    async fn delete(&self, object: &Arc<Object>) -> ReconcileOutcome {
+        let (controller, key, report) = (self.controller, self.key, &self.report);
         if !object
             .finalizers
             .iter()
@@ -187,35 +199,31 @@ impl Controller {
         }
         if object.annotation(FORCE_DELETE) == Some("true") {
             warn!(object = %key, annotation = FORCE_DELETE, "removing finalizer without cleanup");
-            return self
+            return controller
                 .remove_finalizer(key, object, bookkeeping::PLUGIN_FINALIZER)
                 .await;
         }
-        let Some(plugin) = serving else {
+        let Some(plugin) = self.serving.as_deref() else {
             let note = format!(
                 "It does not serve, so its objects can't be cleaned up ({}: {}). Mend it, or annotate it \
                  {FORCE_DELETE}=true to let it go and its objects' finalizers where they are",
                 report.reason, report.message
             );
-            return self
-                .report_remaining(key, object, report, None, note, Vec::new())
-                .await;
+            return self.report_remaining(object, note, Vec::new()).await;
         };
         let kinds = list_finalized_kinds(object, plugin);
-        let (left, reads) = match self.list_finalized(plugin.home_cluster(), &kinds).await {
+        let (left, reads) = match list_finalized(&controller.services, plugin.home_cluster(), &kinds).await {
             Ok(found) => found,
             Err(why) => {
                 let note = format!("Its objects can't be listed: {why}");
-                return self
-                    .report_remaining(key, object, report, serving, note, Vec::new())
-                    .await;
+                return self.report_remaining(object, note, Vec::new()).await;
             }
         };
         if left.is_empty() {
-            if !self.forget_user_kinds(&kinds).await {
+            if !controller.forget_user_kinds(&kinds).await {
                 return ReconcileOutcome::retry();
             }
-            return self
+            return controller
                 .remove_finalizer(key, object, bookkeeping::PLUGIN_FINALIZER)
                 .await;
         }
@@ -224,9 +232,10 @@ impl Controller {
         }
         // The annotation may have been taken back while the lane was held.
         if plugin.lifecycle {
-            self.hooks.on_activate();
+            controller.hooks.on_activate();
         } else {
-            self.services
+            self.controller
+                .services
                 .dispatcher
                 .set_paused(plugin.name(), plugin.suspended);
         }
@@ -236,113 +245,17 @@ impl Controller {
             left.len(),
             name_objects(left.iter().map(|(key, _)| key), MAX_NAMED_OBJECTS)
         );
-        self.report_remaining(key, object, report, serving, note, reads)
-            .await
-    }
-
-    /// The objects with the finalizers of these kinds, of a plugin with this home cluster, and the lists that were read to find them.
-    pub(super) async fn list_finalized(
-        &self,
-        home: &str,
-        kinds: &[Kind],
-    ) -> Result<(Vec<(ObjectRef, Arc<Object>)>, Vec<Dependency>), String> {
-        let services = &self.services;
-        let (mut left, mut reads) = (Vec::new(), Vec::new());
-        if let Some(cluster) = cluster_object(home) {
-            let connection = services.clusters.find(home);
-            if !connection.is_some_and(|connection| connection.is_verified()) {
-                return Err(format!(
-                    "Cluster {}/{} is not connected",
-                    cluster.namespace, cluster.name
-                ));
-            }
-            reads.push(Dependency::Object(cluster, Projection::Full));
-        }
-        for kind in kinds {
-            let Some(finalizer) = kind.finalizer.as_deref() else {
-                continue;
-            };
-            let Some(api) = services.find_api(&kind.cluster) else {
-                return Err(format!("Cluster {} is not connected", kind.cluster));
-            };
-            let served = api.writer.find_served(&kind.gvk).await;
-            let Some(gvk) = served.map_err(|e| format!("{}: {e}", kind.gvk))? else {
-                // Its CRD was deleted, and all objects with it.
-                continue;
-            };
-            let kind = &Kind { gvk, ..kind.clone() };
-            // All objects of the kind: one that the selector leaves out may have the finalizer from before its labels changed.
-            let (scopes, timeout) = match &*kind.cluster {
-                "" => (self.find_listable_scopes(kind).await, SYNC_TIMEOUT),
-                _ => (kind.all_scopes(&services.cache.namespaces), CLUSTER_SYNC_TIMEOUT),
-            };
-            for scope in scopes {
-                let serving = services.wait_synced(&scope, timeout).await?;
-                let query = Query {
-                    namespace: &scope.namespace,
-                    ..Query::default()
-                };
-                let found = services.cache.store.list(&serving, &query);
-                left.extend(found.into_iter().filter(|(_, o)| o.has_finalizer(finalizer)));
-                reads.push(Dependency::List(Box::new(List {
-                    gvk: scope.gvk,
-                    cluster: scope.cluster,
-                    namespace: scope.namespace,
-                    labels: None,
-                    fields: None,
-                    projection: Projection::Full,
-                })));
-            }
-        }
-        Ok((left, reads))
-    }
-
-    /// The scopes of all objects of a kind, also of those that the selector leaves out: one may have the finalizer from before
-    /// its labels changed. Where the host may not list all of them, as with roles in the namespaces of the plugin only, they
-    /// are those of the namespaces that its grants name: it has no finalizer elsewhere unless the grants were narrowed.
-    async fn find_listable_scopes(&self, kind: &Kind) -> Vec<Scope> {
-        let namespaces = &self.services.cache.namespaces;
-        let all = namespaces.kind_scopes(&kind.gvk, None, Projection::Full);
-        let Some(granted) = &kind.namespaces else {
-            return all;
-        };
-        let granted = namespaces
-            .narrow_to(granted)
-            .named_scopes(&kind.gvk, None, Projection::Full);
-        let writer = &self.services.api.writer;
-        let mut listable = Vec::new();
-        for scope in all {
-            if granted.contains(&scope) {
-                continue;
-            }
-            let page = writer
-                .list_page(None, &kind.gvk, &scope.namespace, None, 1, "")
-                .await;
-            // Any other error may pass, and is reported by the list itself.
-            if page.is_err_and(|e| e.code() == 403) {
-                debug!(kind = %kind.gvk, namespace = %scope.namespace, "listing denied, looking in granted namespaces only");
-            } else {
-                listable.push(scope);
-            }
-        }
-        let uncovered = granted
-            .into_iter()
-            .filter(|scope| !listable.iter().any(|wide| wide.covers(scope)));
-        let uncovered: Vec<Scope> = uncovered.collect();
-        listable.extend(uncovered);
-        listable
+        self.report_remaining(object, note, reads).await
     }
 
     /// Writes a status that says why a deleted `Plugin` object remains.
     async fn report_remaining(
         &self,
-        key: &ObjectRef,
         object: &Arc<Object>,
-        report: &Report,
-        serving: Option<&Plugin>,
         note: String,
         reads: Vec<Dependency>,
     ) -> ReconcileOutcome {
+        let (controller, report, serving) = (self.controller, &self.report, self.serving.as_deref());
         let mut failure = Failure {
             resolution: Resolution::Wait,
             reason: plugin_reason::OBJECTS_REMAIN.into(),
@@ -351,18 +264,15 @@ impl Controller {
             status: Some(render_fields(report, serving, true)),
         };
         failure.conditions.extend(build_conditions(report, serving, true));
-        match self
-            .write_status(
-                &HostLane::Plugins.name().into(),
-                key,
-                object,
-                &GuestResult::Failure(failure),
-            )
-            .await
-        {
+        let by: Arc<str> = HostLane::Plugins.name().into();
+        let writer = controller.status_of(&by, self.key);
+        match writer.write(object, &GuestResult::Failure(failure)).await {
             Ok(_) => ReconcileOutcome {
                 reads: Some(reads),
-                ..ReconcileOutcome::of(Requeue::Wait(self.time_after(ACTIVE_INTERVAL), Cause::Retry))
+                ..ReconcileOutcome::of(Requeue::Wait(
+                    controller.time_after(ACTIVE_INTERVAL),
+                    Cause::Retry,
+                ))
             },
             Err(end) => end,
         }
@@ -376,7 +286,10 @@ impl Controller {
         kinds: &[Kind],
         left: Vec<(ObjectRef, Arc<Object>)>,
     ) -> ReconcileOutcome {
-        self.services.dispatcher.set_paused(plugin.name(), true);
+        self.controller
+            .services
+            .dispatcher
+            .set_paused(plugin.name(), true);
         for (held, of) in left {
             let finalizers: BTreeSet<&str> = kinds.iter().filter_map(|k| k.finalizer.as_deref()).collect();
             let kept: Vec<_> = of
@@ -385,7 +298,7 @@ impl Controller {
                 .filter(|f| !finalizers.contains(&***f))
                 .cloned()
                 .collect();
-            if let Err(end) = self.set_finalizers(&held, &of, &kept).await
+            if let Err(end) = self.controller.set_finalizers(&held, &of, &kept).await
                 && end.result() == ReconcileResult::Error
             {
                 return end;
@@ -393,7 +306,10 @@ impl Controller {
             info!(object = %held, plugin = &**plugin.name(), annotation = DELETION_POLICY, "orphaning object without cleanup");
         }
         // A reconcile that was running when the lane was held may have added a finalizer after the list.
-        ReconcileOutcome::wait(self.services.dispatcher.now() + LOADING_GRACE, Cause::Retry)
+        ReconcileOutcome::wait(
+            self.controller.services.dispatcher.now() + LOADING_GRACE,
+            Cause::Retry,
+        )
     }
 }
 

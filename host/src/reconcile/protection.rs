@@ -12,7 +12,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use serde_json::json;
 use tracing::info;
 
-use super::{Controller, ReconcileOutcome, name_objects};
+use super::{Controller, ReconcileOutcome, finalized::list_finalized, name_objects, run::ReconcileRun};
 use crate::{
     cache::store::Query,
     client::api::{ApiError, warn_api_error},
@@ -86,10 +86,18 @@ fn is_same_kind(reconciled: &Kind, user: &UserKind) -> bool {
     reconciled.gvk.is_same_kind(&user.gvk) && reconciled.cluster == user.cluster
 }
 
-impl Controller {
+/// Protection of one Upstream or Cluster, and of the Secrets that it names.
+pub(super) struct ConnectionProtection<'a> {
+    controller: &'a Controller,
+    key: &'a ObjectRef,
+    object: &'a Arc<Object>,
+}
+
+impl ConnectionProtection<'_> {
     /// Keeps the record of a protected Upstream or Cluster current: it has the finalizer while it has users, and so have the
     /// Secrets that it names. Those that it names no more are released.
-    pub(super) async fn protect_connection(&self, key: &ObjectRef, object: &Object) {
+    pub async fn protect(&self) {
+        let (controller, key, object) = (self.controller, self.key, self.object);
         let Ok(protected) = Protected::parse(&key.gvk, object) else {
             return;
         };
@@ -98,10 +106,10 @@ impl Controller {
         let mut users = Vec::new();
         if !is_protected {
             // It is a home cluster, or somebody has overwritten its metadata, or it was created again.
-            users = self.services.connection_users.list_users(key);
+            users = self.controller.services.connection_users.list_users(key);
             let is_home = key.gvk == cluster_gvk()
                 && self
-                    .find_plugins_at_home(key)
+                    .find_plugins_at_home()
                     .await
                     .is_ok_and(|plugins| !plugins.is_empty());
             if users.is_empty() && !is_home {
@@ -110,9 +118,9 @@ impl Controller {
         }
         let record = Protection::of(object, finalizer);
         let is_adopted = record.has_former_users
-            && !self.registry.is_loading()
+            && !self.controller.registry.is_loading()
             && self
-                .find_former_users(key, &protected)
+                .find_former_users(&protected)
                 .await
                 .is_ok_and(|users| users.is_empty());
         let named = protected.secret_names();
@@ -121,120 +129,74 @@ impl Controller {
             record.secrets.extend(named.iter().cloned());
             record.has_former_users &= !is_adopted;
         };
-        if !self.change_protection(key, object, &add).await {
+        if !self.change_record(&add).await {
             return;
         }
         for name in &named {
             let secret = ObjectRef::new(Gvk::secret(), &key.namespace, name);
-            let Some(stored) = self.services.cache.store.get(&secret, Projection::Full) else {
+            let Some(stored) = self
+                .controller
+                .services
+                .cache
+                .store
+                .get(&secret, Projection::Full)
+            else {
                 continue;
             };
             if !stored.is_deleting() {
                 if !stored.has_finalizer(finalizer) {
-                    self.set_protection(key, &secret, true).await;
+                    self.set_finalizer(&secret, true).await;
                 }
             } else if stored.annotation(annotation::FORCE_DELETE) == Some("true") {
-                self.release_secret(key, name).await;
+                self.release_secret(name).await;
             } else if stored.has_finalizer(finalizer) {
-                self.report_users(&secret, &stored, std::slice::from_ref(key))
+                controller
+                    .report_users(&secret, &stored, std::slice::from_ref(key))
                     .await;
             }
         }
         let mut released = BTreeSet::new();
         for name in record.secrets.difference(&named) {
-            if self.release_secret(key, name).await {
+            if self.release_secret(name).await {
                 released.insert(name.clone());
             }
         }
         if !released.is_empty() {
             let remove = |record: &mut Protection| record.secrets.retain(|name| !released.contains(name));
-            self.change_protection(key, object, &remove).await;
+            self.change_record(&remove).await;
         }
-    }
-
-    /// Remembers what the annotation of an object lists as used, in case that it is overwritten.
-    pub(super) fn remember_used(&self, key: &ObjectRef, object: &Object) {
-        let Some(text) = object.annotation(bookkeeping::USED_CONNECTIONS) else {
-            return;
-        };
-        self.update_state(key, |state| {
-            let is_known = |known: &(Box<str>, Box<str>)| known.0 == object.uid && *known.1 == *text;
-            if !state.used_connections.as_deref().is_some_and(is_known) {
-                state.used_connections = Some(Box::new((object.uid.clone(), text.into())));
-            }
-        });
-    }
-
-    /// Writes the annotation of an object again that lists what it uses, if somebody has overwritten it in the life of this
-    /// process. Returns the newest version.
-    pub(super) async fn restore_used(
-        &self,
-        key: &ObjectRef,
-        object: Arc<Object>,
-    ) -> Result<Arc<Object>, ReconcileOutcome> {
-        let text = object
-            .annotation(bookkeeping::USED_CONNECTIONS)
-            .unwrap_or_default();
-        let known = {
-            let states = self.states.lock();
-            let known = states
-                .get(key)
-                .and_then(|state| state.used_connections.as_deref());
-            let known = known.filter(|known| known.0 == object.uid && *known.1 != *text);
-            known.map(|known| known.1.clone())
-        };
-        let Some(known) = known else {
-            return Ok(object);
-        };
-        let listed = list_used(&object);
-        let mut used = parse_used(&known);
-        used.extend(listed.iter().cloned());
-        if used == listed {
-            return Ok(object);
-        }
-        let annotations = json!({bookkeeping::USED_CONNECTIONS: format_used(&used)});
-        let written = match self.find_api(key) {
-            Ok(api) => {
-                api.writer
-                    .patch_metadata(None, key, &object, json!({"annotations": annotations}))
-                    .await
-            }
-            Err(e) => Err(e),
-        };
-        written.map_err(|e| {
-            if e.code() != 409 {
-                self.report_protection_failure(key, key, &e);
-            }
-            self.retry_request(&e)
-        })
     }
 
     /// Reconciles an Upstream or a Cluster that is being deleted: waits for its users, then releases its Secrets and removes
     /// its finalizer.
-    pub(super) async fn release_connection(&self, key: &ObjectRef, object: &Arc<Object>) -> ReconcileOutcome {
+    pub async fn release(&self) -> ReconcileOutcome {
+        let (controller, key, object) = (self.controller, self.key, self.object);
         let finalizer = protection_finalizer(&key.gvk);
         if !object.has_finalizer(finalizer) {
-            return self.reconcile_unowned(key).await;
+            return controller.reconcile_unowned(key).await;
         }
         let record = Protection::of(object, finalizer);
         let protected = Protected::parse(&key.gvk, object).ok();
         let forced = object.annotation(annotation::FORCE_DELETE) == Some("true");
         if !forced {
-            let wait = |interval| ReconcileOutcome::wait(self.time_after(interval), Cause::Retry);
-            if self.registry.is_loading() && (record.has_former_users || key.gvk == cluster_gvk()) {
+            let wait = |interval| ReconcileOutcome::wait(controller.time_after(interval), Cause::Retry);
+            if self.controller.registry.is_loading() && (record.has_former_users || key.gvk == cluster_gvk())
+            {
                 return wait(LOADING_INTERVAL);
             }
-            match self.find_users(key, &record, protected.as_ref()).await {
+            match self.find_users(&record, protected.as_ref()).await {
                 Ok(users) if users.is_empty() => {}
                 Ok(users) => {
-                    self.report_users(key, object, &users).await;
+                    controller.report_users(key, object, &users).await;
                     return wait(RELEASE_INTERVAL);
                 }
                 Err(why) => {
-                    self.stats.record_error(key, error_reason::USERS_UNKNOWN, &why);
+                    self.controller
+                        .stats
+                        .record_error(key, error_reason::USERS_UNKNOWN, &why);
                     let note =
                         format!("Not deleted, since the objects that may need it can't be listed: {why}");
-                    self.report_blocked(key, object, &note).await;
+                    controller.report_blocked(key, object, &note).await;
                     return ReconcileOutcome::retry();
                 }
             }
@@ -242,15 +204,15 @@ impl Controller {
         let mut names = record.secrets;
         names.extend(protected.iter().flat_map(Protected::secret_names));
         for name in &names {
-            if !self.release_secret(key, name).await {
+            if !self.release_secret(name).await {
                 return ReconcileOutcome::retry();
             }
         }
-        if !self.set_protection(key, key, false).await {
+        if !self.set_finalizer(key, false).await {
             return ReconcileOutcome::retry();
         }
         info!(object = %key, forced, "protection released");
-        self.reconcile_unowned(key).await
+        controller.reconcile_unowned(key).await
     }
 
     /// The objects that need an Upstream or a Cluster for their cleanup.
@@ -259,14 +221,13 @@ impl Controller {
     /// A kind of users cannot be listed: the error says which, and why.
     async fn find_users(
         &self,
-        key: &ObjectRef,
         record: &Protection,
         protected: Option<&Protected>,
     ) -> Result<Vec<ObjectRef>, String> {
-        let services = &self.services;
+        let (services, key) = (&self.controller.services, self.key);
         let is_user = |object: &Object| !object.finalizers.is_empty() && is_user_of(object, key);
         let is_allowed = |user: &ObjectRef| protected.is_none_or(|protected| protected.allows_user(user));
-        let plugins = self.registry.serving();
+        let plugins = self.controller.registry.serving();
         let mut users = Vec::new();
         for kind in &record.users {
             let mut reconciled = plugins.iter().flat_map(|plugin| &plugin.kinds);
@@ -291,10 +252,10 @@ impl Controller {
         users.extend(cached);
         users.extend(services.connection_users.list_claims(key));
         if key.gvk == cluster_gvk() {
-            users.extend(self.find_plugins_at_home(key).await?);
+            users.extend(self.find_plugins_at_home().await?);
         }
         if let Some(protected) = protected.filter(|_| record.has_former_users) {
-            users.extend(self.find_former_users(key, protected).await?);
+            users.extend(self.find_former_users(protected).await?);
         }
         users.sort();
         users.dedup();
@@ -303,7 +264,7 @@ impl Controller {
 
     /// Waits until the objects of a kind that a plugin reconciles, in the version `gvk`, are in the cache and its index.
     async fn sync_users(&self, gvk: &Gvk, kind: &UserKind) -> Result<(), String> {
-        let Some(cache) = self.services.find_cache(&kind.cluster) else {
+        let Some(cache) = self.controller.services.find_cache(&kind.cluster) else {
             return Err(format!("Cluster {} is not connected", kind.cluster));
         };
         for namespace in cache.namespaces.namespaces_for(gvk, &kind.namespace) {
@@ -324,8 +285,8 @@ impl Controller {
         is_user: impl Fn(&Object) -> bool,
     ) -> Result<Vec<ObjectRef>, String> {
         let (Some(api), Some(cache)) = (
-            self.services.find_api(&kind.cluster),
-            self.services.find_cache(&kind.cluster),
+            self.controller.services.find_api(&kind.cluster),
+            self.controller.services.find_cache(&kind.cluster),
         ) else {
             return Err(format!("Cluster {} is not connected", kind.cluster));
         };
@@ -354,10 +315,10 @@ impl Controller {
     }
 
     /// The plugins whose objects live in a cluster, also those that are not loaded.
-    async fn find_plugins_at_home(&self, cluster: &ObjectRef) -> Result<Vec<ObjectRef>, String> {
-        let name = cluster_name(&cluster.namespace, &cluster.name);
+    async fn find_plugins_at_home(&self) -> Result<Vec<ObjectRef>, String> {
+        let name = cluster_name(&self.key.namespace, &self.key.name);
         let gvk = plugin::kind();
-        let services = &self.services;
+        let services = &self.controller.services;
         let serving = services.wait_kind_synced(&gvk, "", SYNC_TIMEOUT).await?;
         let objects = services.cache.store.list(&serving, &Query::default()).into_iter();
         let is_at_home = |object: &Object| {
@@ -366,7 +327,7 @@ impl Controller {
         let objects = objects
             .filter(|(_, object)| is_at_home(object))
             .map(|(key, _)| key);
-        let loaded = self.registry.serving().into_iter();
+        let loaded = self.controller.registry.serving().into_iter();
         let loaded = loaded
             .filter(|plugin| *plugin.home_cluster() == name)
             .map(|plugin| ObjectRef::new(gvk.clone(), "", plugin.name()));
@@ -376,24 +337,26 @@ impl Controller {
     /// The objects for which a former version of the host may have protected an Upstream or a Cluster, and which have not used it
     /// since. An object lists what it uses from its next request on; until it is Ready it may not have come to that. A plugin
     /// that does not serve stands for all its objects.
-    async fn find_former_users(
-        &self,
-        key: &ObjectRef,
-        protected: &Protected,
-    ) -> Result<Vec<ObjectRef>, String> {
+    async fn find_former_users(&self, protected: &Protected) -> Result<Vec<ObjectRef>, String> {
+        let key = self.key;
         let mut users = Vec::new();
-        let serving = self.registry.serving();
-        for report in self.registry.reports() {
+        let serving = self.controller.registry.serving();
+        for report in self.controller.registry.reports() {
             if serving.iter().all(|plugin| **plugin.name() != *report.name) {
                 users.push(ObjectRef::new(plugin::kind(), "", &report.name));
             }
         }
         for plugin in serving {
-            let (finalized, _) = self.list_finalized(plugin.home_cluster(), &plugin.kinds).await?;
+            let (finalized, _) =
+                list_finalized(&self.controller.services, plugin.home_cluster(), &plugin.kinds).await?;
             let found = finalized.into_iter().filter(|(user, object)| {
-                let reads = self.services.dispatcher.reads(user);
+                let reads = self.controller.services.dispatcher.reads(user);
                 let has_read = reads.iter().any(|read| read.object() == Some(key));
-                let is_reconciled = self.stats.object(user).is_some_and(|stats| stats.reconciles > 0);
+                let is_reconciled = self
+                    .controller
+                    .stats
+                    .object(user)
+                    .is_some_and(|stats| stats.reconciles > 0);
                 let is_no_user = is_reconciled && object.readiness().ready && !has_read;
                 !is_user_of(object, key) && !is_no_user && protected.allows_user(user)
             });
@@ -402,30 +365,12 @@ impl Controller {
         Ok(users)
     }
 
-    /// Removes the kinds of a plugin from the records of Upstreams and Clusters: none of its objects has its finalizer any more,
-    /// and when its roles are gone with it, the host may not list them. Returns false if that failed, which is logged.
-    pub(super) async fn forget_user_kinds(&self, kinds: &[Kind]) -> bool {
-        let is_of_plugin = |user: &UserKind| kinds.iter().any(|kind| is_same_kind(kind, user));
-        let forget = |record: &mut Protection| record.users.retain(|user| !is_of_plugin(user));
-        let cache = &self.services.cache;
-        let mut is_done = true;
-        for gvk in [upstream_gvk(), cluster_gvk()] {
-            for scope in cache.namespaces.kind_scopes(&gvk, None, Projection::Full) {
-                for (key, object) in cache.store.list(&scope, &Query::default()) {
-                    if object.has_finalizer(protection_finalizer(&gvk)) {
-                        is_done &= self.change_protection(&key, &object, &forget).await;
-                    }
-                }
-            }
-        }
-        is_done
-    }
-
     /// Removes the finalizer of a Secret of an Upstream or a Cluster, unless another one of its kind is protected with it. Returns
     /// false if that failed, which is logged.
-    async fn release_secret(&self, by: &ObjectRef, name: &str) -> bool {
+    async fn release_secret(&self, name: &str) -> bool {
+        let by = self.key;
         let any = ObjectRef::new(by.gvk.clone(), &by.namespace, "");
-        let cache = &self.services.cache;
+        let cache = &self.controller.services.cache;
         let scope = cache.namespaces.object_scope(&any, Projection::Full);
         let finalizer = protection_finalizer(&by.gvk);
         let secret = ObjectRef::new(Gvk::secret(), &by.namespace, name);
@@ -447,17 +392,13 @@ impl Controller {
         if !forced && cache.store.list(&scope, &query).iter().any(needs) {
             return true;
         }
-        self.set_protection(by, &secret, false).await
+        self.set_finalizer(&secret, false).await
     }
 
     /// Changes the record of an Upstream or a Cluster, and adds its finalizer, where the version in the cache differs. Returns
     /// false if it is gone, or if that failed, which is logged: a host that may not patch them works without the protection.
-    async fn change_protection(
-        &self,
-        key: &ObjectRef,
-        object: &Object,
-        change: &(impl Fn(&mut Protection) + Sync),
-    ) -> bool {
+    async fn change_record(&self, change: &(impl Fn(&mut Protection) + Sync)) -> bool {
+        let (key, object) = (self.key, self.object);
         let finalizer = protection_finalizer(&key.gvk);
         let before = Protection::of(object, finalizer);
         let mut after = before.clone();
@@ -465,15 +406,17 @@ impl Controller {
         if object.has_finalizer(finalizer) && after == before {
             return true;
         }
-        let writer = &self.services.api.writer;
+        let writer = &self.controller.services.api.writer;
         match writer.change_protection(key, key, finalizer, change).await {
             Ok(Some(sent)) => {
-                self.stats.add_counts(key, super::count_writes(u64::from(sent)));
+                self.controller
+                    .stats
+                    .add_counts(key, super::count_writes(u64::from(sent)));
                 true
             }
             Ok(None) => false,
             Err(e) => {
-                self.report_protection_failure(key, key, &e);
+                self.controller.report_protection_failure(key, key, &e);
                 false
             }
         }
@@ -481,19 +424,113 @@ impl Controller {
 
     /// Adds or removes the finalizer of an Upstream or a Cluster, or of one of its Secrets, as the API server has it. Returns
     /// false if that failed, which is logged.
-    async fn set_protection(&self, by: &ObjectRef, key: &ObjectRef, on: bool) -> bool {
-        let writer = &self.services.api.writer;
+    async fn set_finalizer(&self, key: &ObjectRef, on: bool) -> bool {
+        let by = self.key;
+        let writer = &self.controller.services.api.writer;
         let finalizer = protection_finalizer(&by.gvk);
         match writer.set_finalizer(key, by, finalizer, on).await {
             Ok(sent) => {
-                self.stats.add_counts(by, super::count_writes(u64::from(sent)));
+                self.controller
+                    .stats
+                    .add_counts(by, super::count_writes(u64::from(sent)));
                 true
             }
             Err(e) => {
-                self.report_protection_failure(key, by, &e);
+                self.controller.report_protection_failure(key, by, &e);
                 false
             }
         }
+    }
+}
+
+impl ReconcileRun<'_> {
+    /// Remembers what the annotation of an object lists as used, in case that it is overwritten.
+    pub(super) fn remember_used(&self, object: &Object) {
+        let Some(text) = object.annotation(bookkeeping::USED_CONNECTIONS) else {
+            return;
+        };
+        self.controller.update_state(self.key(), |state| {
+            let is_known = |known: &(Box<str>, Box<str>)| known.0 == object.uid && *known.1 == *text;
+            if !state.used_connections.as_deref().is_some_and(is_known) {
+                state.used_connections = Some(Box::new((object.uid.clone(), text.into())));
+            }
+        });
+    }
+
+    /// Writes the annotation of the object again that lists what it uses, if somebody has overwritten it in the life of this
+    /// process.
+    pub(super) async fn restore_used(&mut self) -> Result<(), ReconcileOutcome> {
+        let (controller, key, object) = (self.controller, self.key(), &self.object);
+        let text = object
+            .annotation(bookkeeping::USED_CONNECTIONS)
+            .unwrap_or_default();
+        let known = {
+            let states = controller.states.lock();
+            let known = states
+                .get(key)
+                .and_then(|state| state.used_connections.as_deref());
+            let known = known.filter(|known| known.0 == object.uid && *known.1 != *text);
+            known.map(|known| known.1.clone())
+        };
+        let Some(known) = known else {
+            return Ok(());
+        };
+        let listed = list_used(object);
+        let mut used = parse_used(&known);
+        used.extend(listed.iter().cloned());
+        if used == listed {
+            return Ok(());
+        }
+        let annotations = json!({bookkeeping::USED_CONNECTIONS: format_used(&used)});
+        let written = match controller.find_api(key) {
+            Ok(api) => {
+                api.writer
+                    .patch_metadata(None, key, object, json!({"annotations": annotations}))
+                    .await
+            }
+            Err(e) => Err(e),
+        };
+        self.object = written.map_err(|e| {
+            if e.code() != 409 {
+                controller.report_protection_failure(key, key, &e);
+            }
+            controller.retry_request(&e)
+        })?;
+        Ok(())
+    }
+}
+
+impl Controller {
+    /// Returns the protection of an Upstream or a Cluster.
+    pub(super) fn protection_of<'a>(
+        &'a self,
+        key: &'a ObjectRef,
+        object: &'a Arc<Object>,
+    ) -> ConnectionProtection<'a> {
+        ConnectionProtection {
+            controller: self,
+            key,
+            object,
+        }
+    }
+
+    /// Removes the kinds of a plugin from the records of Upstreams and Clusters: none of its objects has its finalizer any more,
+    /// and when its roles are gone with it, the host may not list them. Returns false if that failed, which is logged.
+    pub(super) async fn forget_user_kinds(&self, kinds: &[Kind]) -> bool {
+        let is_of_plugin = |user: &UserKind| kinds.iter().any(|kind| is_same_kind(kind, user));
+        let forget = |record: &mut Protection| record.users.retain(|user| !is_of_plugin(user));
+        let cache = &self.services.cache;
+        let mut is_done = true;
+        for gvk in [upstream_gvk(), cluster_gvk()] {
+            for scope in cache.namespaces.kind_scopes(&gvk, None, Projection::Full) {
+                for (key, object) in cache.store.list(&scope, &Query::default()) {
+                    if object.has_finalizer(protection_finalizer(&gvk)) {
+                        is_done &= self.protection_of(&key, &object).change_record(&forget).await;
+                    }
+                }
+            }
+        }
+        is_done
     }
 
     /// Logs and records that the finalizer of an object could not be added or removed, for the object for which that was tried.

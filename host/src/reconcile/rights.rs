@@ -107,14 +107,19 @@ impl Binding {
     }
 }
 
-impl Controller {
+/// Protection of the RoleBindings that are needed for the cleanup of objects.
+pub(super) struct RightsProtection<'a> {
+    controller: &'a Controller,
+}
+
+impl<'a> RightsProtection<'a> {
+    pub fn new(controller: &'a Controller) -> Self {
+        Self { controller }
+    }
+
     /// Adds the finalizer to the bindings that a plugin and the host need for the cleanup of an object. A host that may not do so
     /// works without: then a namespace is deleted after its objects only.
-    pub(super) async fn protect_rights(
-        &self,
-        plugin: &Plugin,
-        key: &ObjectRef,
-    ) -> Result<(), ReconcileOutcome> {
+    pub async fn protect(&self, plugin: &Plugin, key: &ObjectRef) -> Result<(), ReconcileOutcome> {
         if key.namespace.is_empty() || !key.is_home() {
             return Ok(());
         }
@@ -128,28 +133,25 @@ impl Controller {
                 && let Some(binding) = Binding::parse(&of, &object)
                 && binding.is_about(plugin, &host)
             {
-                self.set_rights_protection(&of, &binding, key, true).await?;
+                self.set_finalizer(&of, &binding, key, true).await?;
             }
         }
         Ok(())
     }
 
     /// Reconciles a RoleBinding: it has the finalizer while it is needed. Returns none when it is gone.
-    pub(super) async fn reconcile_role_binding(
-        &self,
-        work: &Work<ObjectRef, Cause>,
-    ) -> Option<ReconcileOutcome> {
+    pub async fn reconcile(&self, work: &Work<ObjectRef, Cause>) -> Option<ReconcileOutcome> {
         let key = &work.key;
-        let Some(object) = self.services.cache.store.get(key, Projection::Full) else {
-            return self.forget_object(key).await;
+        let Some(object) = self.controller.services.cache.store.get(key, Projection::Full) else {
+            return self.controller.forget_object(key).await;
         };
         let Some(binding) = Binding::parse(key, &object) else {
             return Some(ReconcileOutcome::settled());
         };
         let is_protected = object.has_finalizer(RIGHTS_PROTECTION);
         let is_deleting = object.is_deleting();
-        let again = |interval| ReconcileOutcome::wait(self.time_after(interval), Cause::Poll);
-        if is_protected && self.registry.is_loading() {
+        let again = |interval| ReconcileOutcome::wait(self.controller.time_after(interval), Cause::Poll);
+        if is_protected && self.controller.registry.is_loading() {
             return Some(again(RELEASE_INTERVAL));
         }
         let user = match self.find_user(key, &object, &binding).await {
@@ -160,7 +162,9 @@ impl Controller {
             (None, false) => return Some(ReconcileOutcome::settled()),
             (Some(_), false) if is_deleting => return Some(ReconcileOutcome::settled()),
             (Some(user), true) if is_deleting => {
-                self.report_users(key, &object, std::slice::from_ref(user)).await;
+                self.controller
+                    .report_users(key, &object, std::slice::from_ref(user))
+                    .await;
                 return Some(again(RELEASE_INTERVAL));
             }
             (Some(_), true) => return Some(again(REVIEW_INTERVAL)),
@@ -168,8 +172,8 @@ impl Controller {
             (None, true) if !is_deleting && !work.causes.contains(&Cause::Poll) => {
                 return Some(again(REVIEW_INTERVAL));
             }
-            (Some(user), false) => self.set_rights_protection(key, &binding, user, true).await,
-            (None, true) => self.set_rights_protection(key, &binding, key, false).await,
+            (Some(user), false) => self.set_finalizer(key, &binding, user, true).await,
+            (None, true) => self.set_finalizer(key, &binding, key, false).await,
         };
         Some(match changed {
             Ok(()) if user.is_some() => again(REVIEW_INTERVAL),
@@ -193,7 +197,7 @@ impl Controller {
             return Ok(None);
         }
         let host = self.find_own_user(key).await?;
-        let serving = self.registry.serving();
+        let serving = self.controller.registry.serving();
         let mut is_ours = binding.names(&host);
         for plugin in serving.iter().filter(|plugin| binding.is_about(plugin, &host)) {
             is_ours = true;
@@ -204,7 +208,7 @@ impl Controller {
         // Its objects are not known while it does not serve. One without grants has no use for rights.
         let is_unknown = |name: &String| {
             let is_served = serving.iter().any(|plugin| **plugin.name() == **name);
-            let reports = self.registry.reports();
+            let reports = self.controller.registry.reports();
             !is_served
                 && reports
                     .iter()
@@ -275,14 +279,14 @@ impl Controller {
         namespace: &str,
         holds: impl Fn(&Object) -> bool,
     ) -> Result<Option<ObjectRef>, String> {
-        let services = &self.services;
+        let services = &self.controller.services;
         let serving = services.wait_kind_synced(gvk, namespace, SYNC_TIMEOUT).await?;
         Ok(services.cache.store.find(&serving, namespace, holds))
     }
 
     /// Lists the bindings of a namespace.
     async fn list_bindings(&self, namespace: &str) -> Result<Vec<(ObjectRef, Arc<Object>)>, String> {
-        let services = &self.services;
+        let services = &self.controller.services;
         let serving = services
             .wait_kind_synced(&role_binding_gvk(), namespace, SYNC_TIMEOUT)
             .await?;
@@ -294,15 +298,21 @@ impl Controller {
     }
 
     async fn find_own_user(&self, key: &ObjectRef) -> Result<Arc<str>, ReconcileOutcome> {
-        self.services.api.reviewer.own_user().await.map_err(|e| {
-            self.report_protection_failure(key, key, &e);
-            self.retry_request(&e)
-        })
+        self.controller
+            .services
+            .api
+            .reviewer
+            .own_user()
+            .await
+            .map_err(|e| {
+                self.controller.report_protection_failure(key, key, &e);
+                self.controller.retry_request(&e)
+            })
     }
 
     /// Adds or removes the finalizer of a binding, and before that of the Role that it refers to, unless another protected binding
     /// does so, too.
-    async fn set_rights_protection(
+    async fn set_finalizer(
         &self,
         key: &ObjectRef,
         binding: &Binding,
@@ -322,19 +332,22 @@ impl Controller {
             }
         }
         for object in role.iter().chain([key]) {
-            let writer = &self.services.api.writer;
+            let writer = &self.controller.services.api.writer;
             match writer
                 .set_rights_finalizer(object, by, RIGHTS_PROTECTION, on)
                 .await
             {
-                Ok(sent) => self.stats.add_counts(by, super::count_writes(u64::from(sent))),
+                Ok(sent) => self
+                    .controller
+                    .stats
+                    .add_counts(by, super::count_writes(u64::from(sent))),
                 Err(e) if on && e.code() == 403 => {
                     warn!(object = %object, by = %by, error = %e, "setting the protection finalizer failed");
                     return Ok(());
                 }
                 Err(e) => {
-                    self.report_protection_failure(object, by, &e);
-                    return Err(self.retry_request(&e));
+                    self.controller.report_protection_failure(object, by, &e);
+                    return Err(self.controller.retry_request(&e));
                 }
             }
         }

@@ -5,7 +5,7 @@ use std::{hash::Hash, sync::Arc};
 use serde_json::Value;
 use tracing::warn;
 
-use super::{Controller, GuestResult, ObjectState, ReconcileOutcome, count_writes};
+use super::{Controller, GuestResult, ObjectState, ReconcileOutcome, count_writes, run::ReconcileRun};
 use crate::{
     client::api::{ApiError, warn_api_error},
     contract::{
@@ -19,7 +19,6 @@ use crate::{
         well_known::{condition_type, error_reason, object_reason},
     },
     observe::metrics::Suppressed,
-    plugin::Plugin,
     reconcile::conditions::{self, StatusContext},
     schedule::queue::Requeue,
 };
@@ -28,35 +27,51 @@ use crate::{
 /// subresource.
 const MAX_STATUS_WRITES: u32 = 2;
 
+/// Writes of the status of one object.
+pub(super) struct StatusWriter<'a> {
+    controller: &'a Controller,
+    /// The field manager: the plugin, or the lane of the host's own kind.
+    by: &'a Arc<str>,
+    key: &'a ObjectRef,
+}
+
 impl Controller {
+    /// Returns the writer of the status of an object.
+    pub(super) fn status_of<'a>(&'a self, by: &'a Arc<str>, key: &'a ObjectRef) -> StatusWriter<'a> {
+        StatusWriter {
+            controller: self,
+            by,
+            key,
+        }
+    }
+
+    /// Changes what is remembered of an object between its reconciles.
+    pub(super) fn update_state(&self, key: &ObjectRef, change: impl FnOnce(&mut ObjectState)) {
+        change(self.states.lock().entry(key.clone()).or_default());
+    }
+}
+
+impl StatusWriter<'_> {
     /// Writes the status that follows from a result for this version of an object. Returns true if a request was sent.
-    pub(super) async fn write_status(
-        &self,
-        by: &Arc<str>,
-        key: &ObjectRef,
-        object: &Arc<Object>,
-        result: &GuestResult,
-    ) -> Result<bool, ReconcileOutcome> {
-        self.write_status_of(object.generation, by, key, object, result)
-            .await
+    pub async fn write(&self, object: &Arc<Object>, result: &GuestResult) -> Result<bool, ReconcileOutcome> {
+        self.write_of(object.generation, object, result).await
     }
 
     /// Writes the status that follows from a result for a generation, over the status of `object`. The object is newer
     /// than that generation when its spec was edited between the start of the reconcile and a checkpoint.
-    pub(super) async fn write_status_of(
+    pub async fn write_of(
         &self,
         generation: i64,
-        by: &Arc<str>,
-        key: &ObjectRef,
         object: &Arc<Object>,
         result: &GuestResult,
     ) -> Result<bool, ReconcileOutcome> {
+        let (key, stats) = (self.key, &self.controller.stats);
         let result_hash = hash_to_u64(|hasher| result.hash(hasher));
         let hash_version = |o: &Object, generation: i64| {
             hash_to_u64(|hasher| (result_hash, &o.uid, o.resource_version, generation).hash(hasher))
         };
-        if self.written_hash(key) == Some(hash_version(object, generation)) {
-            self.count_suppressed(by);
+        if self.written_hash() == Some(hash_version(object, generation)) {
+            self.count_suppressed();
             return Ok(false);
         }
         let now = crate::kube::time::now_rfc3339();
@@ -69,37 +84,37 @@ impl Controller {
                     generation,
                     now: &now,
                 };
-                self.compose_status(by, key, &object, result, old, context)
+                self.compose(&object, result, old, context)
             };
             let mut new = compose(generation);
-            if old == Some(&new) || self.was_dropped_before(key, old, &new) {
-                self.stats.observe_status(key, &object);
+            if old == Some(&new) || self.was_dropped_before(old, &new) {
+                stats.observe_status(key, &object);
                 let written = hash_version(&object, generation);
-                self.update_state(key, |state| state.written = written);
+                self.controller.update_state(key, |state| state.written = written);
                 if !was_sent {
-                    self.count_suppressed(by);
+                    self.count_suppressed();
                 }
                 break;
             }
             // The status is about the generation that this write leaves behind.
             let mut observed = generation;
-            if Box::pin(self.raises_generation(key)).await {
+            if Box::pin(self.raises_generation()).await {
                 observed += 1;
                 new = compose(observed);
             }
             let patch = conditions::merge_patch(old, &new).unwrap_or_default();
-            match Box::pin(self.send_status(key, &object, &patch)).await {
+            match Box::pin(self.send(&object, &patch)).await {
                 Ok(patched) => {
                     was_sent = true;
-                    self.stats.observe_status(key, &patched);
+                    stats.observe_status(key, &patched);
                     // The object in the store may be newer than the one whose status was written.
-                    let is_whole = self.is_stored_completely(key, &patched, &new);
+                    let is_whole = self.is_stored_completely(&patched, &new);
                     let is_current = patched.generation == observed;
                     let written = match is_whole && is_current {
                         true => hash_version(&patched, observed),
                         false => 0,
                     };
-                    self.update_state(key, |state| state.written = written);
+                    self.controller.update_state(key, |state| state.written = written);
                     if is_current || patched.intent != object.intent {
                         break;
                     }
@@ -112,11 +127,9 @@ impl Controller {
                         now: &now,
                     };
                     let why = e.to_string();
-                    return Err(
-                        Box::pin(self.report_refused_status(by, key, &object, old, context, &why)).await,
-                    );
+                    return Err(Box::pin(self.report_refused(&object, old, context, &why)).await);
                 }
-                Err(e) => return Err(self.explain_unwritten_status(by, key, &e)),
+                Err(e) => return Err(self.explain_unwritten(&e)),
             }
         }
         Ok(was_sent)
@@ -124,44 +137,40 @@ impl Controller {
 
     /// Returns true if a write of the status raises `metadata.generation`, as it does for a kind without the status subresource: the
     /// API server tells no status from a spec then.
-    async fn raises_generation(&self, key: &ObjectRef) -> bool {
-        let Ok(api) = self.find_api(key) else { return false };
-        let resource = api.writer.discover_resource(&key.gvk).await;
+    async fn raises_generation(&self) -> bool {
+        let Ok(api) = self.controller.find_api(self.key) else {
+            return false;
+        };
+        let resource = api.writer.discover_resource(&self.key.gvk).await;
         resource.is_ok_and(|resource| !resource.has_status())
     }
 
     /// Patches the status of an object, and counts the write.
-    async fn send_status(
-        &self,
-        key: &ObjectRef,
-        object: &Object,
-        patch: &Value,
-    ) -> Result<Arc<Object>, ApiError> {
-        let patched = match self.find_api(key) {
-            Ok(api) => api.writer.patch_status(key, &object.uid, patch).await,
+    async fn send(&self, object: &Object, patch: &Value) -> Result<Arc<Object>, ApiError> {
+        let patched = match self.controller.find_api(self.key) {
+            Ok(api) => api.writer.patch_status(self.key, &object.uid, patch).await,
             Err(e) => Err(e),
         };
-        self.stats.add_counts(key, count_writes(1));
+        self.controller.stats.add_counts(self.key, count_writes(1));
         patched
     }
 
-    fn count_suppressed(&self, by: &Arc<str>) {
-        self.services
-            .metrics
-            .plugin_metrics(by)
+    fn count_suppressed(&self) {
+        let metrics = &self.controller.services.metrics;
+        metrics
+            .plugin_metrics(self.by)
             .record_suppressed(Suppressed::Status);
     }
 
     /// The new status of an object: conditions, fields of the component, and the phase where the kind has one.
-    fn compose_status(
+    fn compose(
         &self,
-        by: &Arc<str>,
-        key: &ObjectRef,
         object: &Object,
         result: &GuestResult,
         old: Option<&Value>,
         context: StatusContext,
     ) -> Value {
+        let key = self.key;
         let new = match result {
             GuestResult::Outcome(outcome) => parse_fields(&outcome.status)
                 .map(|f| conditions::status_after_outcome(old, outcome, f.as_ref(), context)),
@@ -170,11 +179,13 @@ impl Controller {
         };
         let mut new = new.unwrap_or_else(|why| {
             let failure = invalid_status(&why);
-            warn!(object = %key, plugin = &**by, error = failure.message, "invalid status");
-            self.stats.record_error(key, &failure.reason, &failure.message);
+            warn!(object = %key, plugin = &**self.by, error = failure.message, "invalid status");
+            self.controller
+                .stats
+                .record_error(key, &failure.reason, &failure.message);
             conditions::status_after_failure(old, &failure, None, context)
         });
-        let plugin = self.registry.find_by_kind(&key.gvk);
+        let plugin = self.controller.registry.find_by_kind(&key.gvk);
         let has_phase = plugin.is_some_and(|p| p.kind(&key.gvk).is_some_and(|kind| kind.phase));
         if has_phase {
             new["phase"] = conditions::compute_phase(&new, object.is_deleting()).into();
@@ -184,52 +195,79 @@ impl Controller {
 
     /// Writes a status that says that the API server has refused (HTTP 422) the component's. It would refuse that one
     /// the next time, too, so the object is not requeued.
-    async fn report_refused_status(
+    async fn report_refused(
         &self,
-        by: &Arc<str>,
-        key: &ObjectRef,
         object: &Object,
         old: Option<&Value>,
         context: StatusContext<'_>,
         message: &str,
     ) -> ReconcileOutcome {
-        warn!(object = %key, plugin = &**by, error = %message, "API server refused status");
+        let (key, stats) = (self.key, &self.controller.stats);
+        warn!(object = %key, plugin = &**self.by, error = %message, "API server refused status");
         let failure = invalid_status(message);
-        self.stats.record_error(key, &failure.reason, &failure.message);
+        stats.record_error(key, &failure.reason, &failure.message);
         let status = conditions::status_after_failure(old, &failure, None, context);
         if let Some(patch) = conditions::merge_patch(old, &status) {
-            let patched = self.send_status(key, object, &patch).await;
+            let patched = self.send(object, &patch).await;
             if let Ok(object) = patched {
-                self.stats.observe_status(key, &object);
+                stats.observe_status(key, &object);
             }
         }
         ReconcileOutcome::of(Requeue::Terminal)
     }
 
     /// The outcome of a reconcile whose status could not be written.
-    fn explain_unwritten_status(&self, by: &Arc<str>, key: &ObjectRef, e: &ApiError) -> ReconcileOutcome {
+    fn explain_unwritten(&self, e: &ApiError) -> ReconcileOutcome {
+        let (controller, key) = (self.controller, self.key);
         match e {
-            e if e.code() == 404 => self.wait_for_watch(),
+            e if e.code() == 404 => controller.wait_for_watch(),
             ApiError::NotLeader(_) => ReconcileOutcome::retry(),
             // Another object has taken its name: the status was not for that one, which is reconciled on its own. An
             // HTTP 409 is a conflict with other writers, which the next attempt resolves.
             e if e.is_uid_mismatch() || e.code() == 409 => ReconcileOutcome::retry(),
             e => {
-                warn_api_error!(e, object = %key, plugin = &**by, error = %e, "writing status failed");
-                self.stats
+                warn_api_error!(e, object = %key, plugin = &**self.by, error = %e, "writing status failed");
+                controller
+                    .stats
                     .record_error(key, error_reason::STATUS_UPDATE_FAILED, &e.to_string());
-                self.retry_request(e)
+                controller.retry_request(e)
             }
         }
     }
 
+    /// True when this status was written over that one before, and the server dropped fields of it.
+    fn was_dropped_before(&self, old: Option<&Value>, new: &Value) -> bool {
+        let states = self.controller.states.lock();
+        let before = states.get(self.key).and_then(|s| s.dropped.as_deref());
+        before.is_some_and(|(wanted, kept)| wanted == new && Some(kept) == old)
+    }
+
+    /// See [`ObjectState::written`].
+    fn written_hash(&self) -> Option<u64> {
+        self.controller.states.lock().get(self.key).map(|s| s.written)
+    }
+
+    /// True when the server has stored all of a status. It drops fields that the CRD does not have, so that writing them
+    /// again each time would never end.
+    fn is_stored_completely(&self, object: &Object, wanted: &Value) -> bool {
+        let kept = object.status().unwrap_or_default();
+        let missing = conditions::merge_patch(Some(&kept), wanted);
+        let dropped = missing.as_ref().and_then(Value::as_object).map(|missing| {
+            let fields: Vec<&str> = missing.keys().map(String::as_str).collect();
+            warn!(object = %self.key, fields = fields.join(","), "status fields pruned by the API server, missing in the CRD");
+            Box::new((wanted.clone(), kept))
+        });
+        let whole = dropped.is_none();
+        self.controller
+            .update_state(self.key, |state| state.dropped = dropped);
+        whole
+    }
+}
+
+impl ReconcileRun<'_> {
     /// Replaces a result that exceeds a limit by a failure, so that its text reaches neither a log nor a status.
-    pub(super) fn enforce_limits(
-        &self,
-        plugin: &Plugin,
-        key: &ObjectRef,
-        answer: GuestResult,
-    ) -> GuestResult {
+    pub(super) fn enforce_limits(&self, answer: GuestResult) -> GuestResult {
+        let (key, plugin) = (self.key(), self.plugin);
         if let Some(reserved) = find_reserved_condition(&answer) {
             let failure = invalid_status(&format!(
                 "the condition type {reserved} is the host's own: choose another one, such as Worker{reserved}"
@@ -247,42 +285,8 @@ impl Controller {
             limits.format_limit(limit)
         ));
         warn!(object = %key, plugin = &**plugin.name(), error = failure.message, "status exceeds a limit");
-        self.services
-            .metrics
-            .plugin_metrics(plugin.name())
-            .record_exceeded(limit);
+        self.metrics().record_exceeded(limit);
         GuestResult::Failure(failure)
-    }
-
-    /// True when this status was written over that one before, and the server dropped fields of it.
-    fn was_dropped_before(&self, key: &ObjectRef, old: Option<&Value>, new: &Value) -> bool {
-        let states = self.states.lock();
-        let before = states.get(key).and_then(|s| s.dropped.as_deref());
-        before.is_some_and(|(wanted, kept)| wanted == new && Some(kept) == old)
-    }
-
-    /// See [`ObjectState::written`].
-    fn written_hash(&self, key: &ObjectRef) -> Option<u64> {
-        self.states.lock().get(key).map(|s| s.written)
-    }
-
-    pub(super) fn update_state(&self, key: &ObjectRef, change: impl FnOnce(&mut ObjectState)) {
-        change(self.states.lock().entry(key.clone()).or_default());
-    }
-
-    /// True when the server has stored all of a status. It drops fields that the CRD does not have, so that writing them
-    /// again each time would never end.
-    fn is_stored_completely(&self, key: &ObjectRef, object: &Object, wanted: &Value) -> bool {
-        let kept = object.status().unwrap_or_default();
-        let missing = conditions::merge_patch(Some(&kept), wanted);
-        let dropped = missing.as_ref().and_then(Value::as_object).map(|missing| {
-            let fields: Vec<&str> = missing.keys().map(String::as_str).collect();
-            warn!(object = %key, fields = fields.join(","), "status fields pruned by the API server, missing in the CRD");
-            Box::new((wanted.clone(), kept))
-        });
-        let whole = dropped.is_none();
-        self.update_state(key, |state| state.dropped = dropped);
-        whole
     }
 }
 

@@ -61,6 +61,11 @@ pub enum ReconcileResult {
 }
 
 impl ReconcileResult {
+    /// True for a failure, whether it is retried or not.
+    pub fn is_error(self) -> bool {
+        matches!(self, Self::Error | Self::TerminalError)
+    }
+
     /// The value of the `result` label.
     pub fn label(self) -> &'static str {
         RESULT_LABELS[self.result()]
