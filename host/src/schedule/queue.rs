@@ -34,7 +34,7 @@ const AGING_INTERVAL: u64 = 16;
 /// objects, such as heartbeats, must not wait for its end.
 const MAX_TIMER_WAIT: Duration = Duration::from_secs(1);
 
-/// Interval, in pops, at which changes still go before timers that are overdue, so that too many timers do not stop them.
+/// Interval, in pops of a lane, at which changes still go before timers that are overdue, so that too many timers do not stop them.
 const CHANGE_INTERVAL: u64 = 4;
 
 /// Part of the shared limit (a quarter) that is left to lanes without any object in flight.
@@ -138,6 +138,8 @@ struct Lane<K> {
     in_flight: usize,
     limit: usize,
     adds: u64,
+    /// Number of objects that were popped from it.
+    pops: u64,
     paused: bool,
     /// It has only its own limit: it does not count against the shared one.
     dedicated: bool,
@@ -256,20 +258,13 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
     /// Takes the next object that is due.
     pub fn pop(&mut self, now: Duration) -> Option<Work<K, C>> {
         self.promote_due(now);
-        let mut order = ALL_PRIORITIES;
-        if (self.pops + 1).is_multiple_of(AGING_INTERVAL) {
-            let low_in_turn = (self.pops / AGING_INTERVAL) % 2;
-            order.rotate_left(if low_in_turn == 0 { 1 } else { 2 });
-        } else if !self.pops.is_multiple_of(CHANGE_INTERVAL) && self.has_overdue_timer(now) {
-            order.swap(0, 1);
-        }
-        let (priority, name) = order.into_iter().find_map(|p| Some((p, self.next_lane(p)?)))?;
+        let (priority, name) = self.find_next(now)?;
         self.pops += 1;
         let lane = self.lanes.get_mut(&name)?;
         let (_, key) = lane.ready[priority as usize].pop_first()?;
         lane.in_flight += 1;
+        lane.pops += 1;
         self.shared_in_flight += usize::from(!lane.dedicated);
-        self.last_served[priority as usize] = Some(name.clone());
         let item = self.items.get_mut(&key)?;
         item.state = ItemState::InFlight { requeue: false };
         Some(Work {
@@ -296,26 +291,51 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
             && (lane.dedicated || self.has_shared_room(lane))
     }
 
-    /// True if the first timer of a lane has waited too long.
-    fn has_overdue_timer(&self, now: Duration) -> bool {
-        let mut lanes = self.lanes.values();
-        lanes.any(|lane| {
-            let first = lane.ready[Priority::Normal as usize].values().next();
-            let item = first.and_then(|key| self.items.get(key));
-            item.is_some_and(|item| item.enqueued_at + MAX_TIMER_WAIT <= now)
-        })
+    /// The lane to serve next, and the priority of its object. Lanes with work of the highest priority take turns; an overdue timer counts
+    /// as such.
+    fn find_next(&mut self, now: Duration) -> Option<(Priority, Arc<str>)> {
+        let mut ranks = ALL_PRIORITIES;
+        let is_aging_turn = (self.pops + 1).is_multiple_of(AGING_INTERVAL);
+        if is_aging_turn {
+            let low_in_turn = (self.pops / AGING_INTERVAL) % 2;
+            ranks.rotate_left(if low_in_turn == 0 { 1 } else { 2 });
+        }
+        for rank in ranks {
+            let find_front = |lane: &Lane<K>| {
+                let front = match is_aging_turn {
+                    true => rank,
+                    false => self.choose_front(lane, rank, now),
+                };
+                (!lane.ready[front as usize].is_empty() && self.has_room(lane)).then_some(front)
+            };
+            let last = self.last_served[rank as usize].as_ref();
+            let candidates = || self.lanes.iter().map(|(name, lane)| (name, find_front(lane)));
+            let after =
+                candidates().find(|(name, front)| front.is_some() && last.is_none_or(|last| *name > last));
+            let found = after.or_else(|| candidates().find(|(_, front)| front.is_some()));
+            if let Some((name, Some(front))) = found {
+                let name = name.clone();
+                self.last_served[rank as usize] = Some(name.clone());
+                return Some((front, name));
+            }
+        }
+        None
     }
 
-    /// The lane to serve next at a priority: the first after the one served last that has work and capacity.
-    fn next_lane(&self, priority: Priority) -> Option<Arc<str>> {
-        let can_run = |lane: &Lane<K>| !lane.ready[priority as usize].is_empty() && self.has_room(lane);
-        let last = self.last_served[priority as usize].as_ref();
-        let after = self
-            .lanes
-            .iter()
-            .find(|(name, lane)| last.is_none_or(|l| *name > l) && can_run(lane));
-        let found = after.or_else(|| self.lanes.iter().find(|(_, lane)| can_run(lane)));
-        found.map(|(name, _)| name.clone())
+    /// The priority of the object that a lane offers for a rank. The turns of changes and overdue timers are those of the lane: a slow one
+    /// would else find the same turn of all lanes each time that it has room.
+    fn choose_front(&self, lane: &Lane<K>, rank: Priority, now: Duration) -> Priority {
+        let is_timer_first = rank == Priority::High
+            && !lane.pops.is_multiple_of(CHANGE_INTERVAL)
+            && self.has_overdue_timer(lane, now);
+        if is_timer_first { Priority::Normal } else { rank }
+    }
+
+    /// True if the first timer of a lane has waited too long.
+    fn has_overdue_timer(&self, lane: &Lane<K>, now: Duration) -> bool {
+        let first = lane.ready[Priority::Normal as usize].values().next();
+        let item = first.and_then(|key| self.items.get(key));
+        item.is_some_and(|item| item.enqueued_at + MAX_TIMER_WAIT <= now)
     }
 
     /// True if the shared limit has room for the lane. The last part of it is left to lanes that have nothing in flight,
@@ -556,6 +576,7 @@ impl<K> Lane<K> {
             in_flight: 0,
             limit: 0,
             adds: 0,
+            pops: 0,
             paused: false,
             dedicated: false,
         }

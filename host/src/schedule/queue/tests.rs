@@ -119,6 +119,46 @@ fn changes_are_served_beside_overdue_timers() {
     assert!((100..=125).contains(&changes), "{changes}");
 }
 
+/// Objects of a lane fail, take long, and are retried. Meanwhile another lane has three short changes for each of their calls.
+#[test]
+fn changes_of_a_slow_lane_are_served_beside_its_retries_and_changes_of_others() {
+    let mut q: Queue<u32, u8> = Queue::new(Backoff::new(MS, MS));
+    q.set_limit(lane(0), 1);
+    for key in 0..100 {
+        q.add(lane(0), key, Priority::Normal, 0, MS);
+        q.add(lane(0), 100 + key, Priority::High, 0, MS);
+        q.add(lane(1), 1000 + key, Priority::High, 0, MS);
+    }
+    let now = MS + MAX_TIMER_WAIT;
+    // Serves one object, and returns it if it is one of the slow lane.
+    let serve = |q: &mut Queue<u32, u8>| {
+        let work = q.pop(now).expect("work");
+        if work.lane == lane(0) {
+            return Some(work);
+        }
+        q.done(&work.key, Requeue::AwaitChange, now);
+        q.add(lane(1), work.key, Priority::High, 0, now);
+        None
+    };
+    for shift in 0..4 {
+        let mut changes = 0;
+        for _ in 0..shift {
+            if let Some(slow) = serve(&mut q) {
+                q.done(&slow.key, Requeue::At(now, 0), now);
+            }
+        }
+        for _ in 0..16 {
+            let served: Vec<_> = (0..4).filter_map(|_| serve(&mut q)).collect();
+            let [slow] = &served[..] else {
+                panic!("the slow lane is served once: {served:?}");
+            };
+            changes += u32::from(slow.priority == Priority::High);
+            q.done(&slow.key, Requeue::At(now, 0), now);
+        }
+        assert!((3..=6).contains(&changes), "{changes} of 16, shifted by {shift}");
+    }
+}
+
 #[test]
 fn large_lane_does_not_delay_a_small_one() {
     let mut q: Queue<u32, u8> = Queue::new(Backoff::new(MS, MS));
