@@ -187,11 +187,7 @@ impl GuestResult {
 
     /// True for a failure that is no wait.
     fn is_error(&self) -> bool {
-        use reconciler::Resolution;
-        let waits = |failure: &reconciler::Failure| {
-            matches!(failure.resolution, Resolution::Wait | Resolution::Throttled(_))
-        };
-        matches!(self, Self::Failure(failure) if !waits(failure))
+        matches!(self, Self::Failure(failure) if !decision::is_wait(failure))
     }
 
     fn conditions_mut(&mut self) -> &mut Vec<Condition> {

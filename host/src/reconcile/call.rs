@@ -211,11 +211,8 @@ impl ReconcileRun<'_> {
             // A slow upstream is as likely the cause as the plugin.
             (Some(Trap::Timeout(_)), _) => CallResult::Failed,
             (Some(_), _) => CallResult::Trapped,
-            (None, GuestResult::Failure(failure)) => match failure.resolution {
-                Resolution::Wait | Resolution::Throttled(_) => CallResult::Succeeded,
-                _ => CallResult::Failed,
-            },
-            (None, GuestResult::Outcome(_)) => CallResult::Succeeded,
+            (None, result) if result.is_error() => CallResult::Failed,
+            (None, _) => CallResult::Succeeded,
         };
         let message = trap.map(ToString::to_string).unwrap_or_default();
         controller.record_call(self.plugin, CallSubject::Object(&object.uid), result, &message);
@@ -309,7 +306,7 @@ impl ReconcileRun<'_> {
 
     /// Writes the status of a result over that of the newest version of the object, and records an Event where it has failed. Returns
     /// true if a status was sent. It is that of the generation that the component was given.
-    async fn write_status(
+    pub(super) async fn write_status(
         &self,
         result: &GuestResult,
         newest: &Arc<Object>,

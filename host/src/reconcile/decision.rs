@@ -181,8 +181,12 @@ pub(super) fn describe_deletion(result: GuestResult, deletion: &Deletion) -> Gue
 /// Returns true if a failure is worth an Event: the object ceases to be Ready, or is not Ready for another reason than before. Waiting
 /// is no failure.
 pub(super) fn needs_event(failure: &Failure, reason_before: &str) -> bool {
-    let waits = matches!(failure.resolution, Resolution::Wait | Resolution::Throttled(_));
-    !waits && reason_before != conditions::valid_reason(&failure.reason)
+    !is_wait(failure) && reason_before != conditions::valid_reason(&failure.reason)
+}
+
+/// Returns true if a failure means that the object waits for something else.
+pub(super) fn is_wait(failure: &Failure) -> bool {
+    matches!(failure.resolution, Resolution::Wait | Resolution::Throttled(_))
 }
 
 /// Adds up to this percentage to an interval, so that objects that were created together don't poll together forever.

@@ -89,16 +89,8 @@ impl ReconcileRun<'_> {
         if let Some(deletion) = self.deletion() {
             result = describe_deletion(result, &deletion);
         }
-        let writer = controller.status_of(plugin.name(), key);
-        match writer.write(&self.object, &result).await {
-            Ok(sent) => {
-                if let GuestResult::Failure(failure) = &result
-                    && sent
-                {
-                    self.record_failure_event(&self.object, failure).await;
-                }
-                ReconcileOutcome::retry()
-            }
+        match self.write_status(&result, &self.object).await {
+            Ok(_) => ReconcileOutcome::retry(),
             Err(end) => end,
         }
     }

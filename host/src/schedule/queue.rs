@@ -5,6 +5,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     hash::Hash,
+    ops::Bound,
     sync::Arc,
     time::Duration,
 };
@@ -308,13 +309,20 @@ impl<K: Clone + Eq + Hash, C: Clone + PartialEq> Queue<K, C> {
                 };
                 (!lane.ready[front as usize].is_empty() && self.has_room(lane)).then_some(front)
             };
-            let last = self.last_served[rank as usize].as_ref();
-            let candidates = || self.lanes.iter().map(|(name, lane)| (name, find_front(lane)));
-            let after =
-                candidates().find(|(name, front)| front.is_some() && last.is_none_or(|last| *name > last));
-            let found = after.or_else(|| candidates().find(|(_, front)| front.is_some()));
-            if let Some((name, Some(front))) = found {
-                let name = name.clone();
+            // The lanes after the one served last, and then those up to it.
+            let last = self.last_served[rank as usize].as_deref();
+            let after = (last.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+            let before = (
+                Bound::Unbounded,
+                last.map_or(Bound::Excluded(""), Bound::Included),
+            );
+            let (after, before) = (
+                self.lanes.range::<str, _>(after),
+                self.lanes.range::<str, _>(before),
+            );
+            let mut lanes = after.chain(before);
+            let found = lanes.find_map(|(name, lane)| Some((find_front(lane)?, name.clone())));
+            if let Some((front, name)) = found {
                 self.last_served[rank as usize] = Some(name.clone());
                 return Some((front, name));
             }

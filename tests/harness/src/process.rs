@@ -33,6 +33,10 @@ pub struct ProcessOptions<'a> {
 pub struct Usage {
     /// Resident bytes that belong to no file.
     pub anonymous_bytes: u64,
+    /// Resident bytes of files, above all of the binary.
+    pub file_bytes: u64,
+    /// Time from the start of the machine to that of the process, to 10 ms.
+    pub started: Duration,
     /// User and system time of all threads.
     pub cpu_time: Duration,
 }
@@ -59,6 +63,34 @@ pub fn wait_line<T>(server: &str, pipe: impl Read + Send + 'static, find: impl F
 pub fn send_signal(process: u32, signal: Signal) {
     let id = Pid::from_raw(process as i32).expect("a process");
     kill_process(id, signal).expect("it runs");
+}
+
+/// Returns what a process has used so far.
+pub fn read_usage(process: u32) -> Usage {
+    let read = |file: &str| std::fs::read_to_string(format!("/proc/{process}/{file}")).expect("it runs");
+    let (status, stat) = (read("status"), read("stat"));
+    let read_bytes = |field: &str| {
+        let value = status.lines().find_map(|line| line.strip_prefix(field));
+        let kib = value.and_then(|value| value.split_ascii_whitespace().next()?.parse::<u64>().ok());
+        kib.expect(field) * 1024
+    };
+    // The first field after the command is the state.
+    let fields: Vec<_> = stat
+        .rsplit(')')
+        .next()
+        .expect("fields")
+        .split_ascii_whitespace()
+        .collect();
+    let read_time = |field: usize| {
+        let ticks: u64 = fields[field].parse().expect("a number");
+        Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+    };
+    Usage {
+        anonymous_bytes: read_bytes("RssAnon:"),
+        file_bytes: read_bytes("RssFile:"),
+        cpu_time: read_time(11) + read_time(12),
+        started: read_time(19),
+    }
 }
 
 impl Process {
@@ -172,20 +204,7 @@ impl Process {
 
     /// Returns what the process has used so far.
     pub fn read_usage(&self) -> Usage {
-        let read = |file: &str| {
-            std::fs::read_to_string(format!("/proc/{}/{file}", self.child.id())).expect("it runs")
-        };
-        let (status, stat) = (read("status"), read("stat"));
-        let anonymous = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
-        let kib = anonymous.and_then(|line| line.split_ascii_whitespace().next()?.parse::<u64>().ok());
-        // User and system time are the 12th and 13th field after the command.
-        let fields = stat.rsplit(')').next().unwrap_or_default();
-        let ticks = fields.split_ascii_whitespace().skip(11).take(2);
-        let ticks: u64 = ticks.map(|field| field.parse::<u64>().expect("a number")).sum();
-        Usage {
-            anonymous_bytes: kib.expect("RssAnon") * 1024,
-            cpu_time: Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64),
-        }
+        read_usage(self.child.id())
     }
 
     /// Waits until the log contains a text.

@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use axum::http::Request;
 use jiff::{SignedDuration, Timestamp};
-use kube::api::{DynamicObject, ListParams, Patch, PatchParams};
+use kube::api::{ListParams, Patch, PatchParams};
 use ostler::testing::key::Gvk;
 use ostler_test_harness::{
     Lab, component_path,
-    process::{Signal, send_signal},
+    process::{Signal, Usage, read_usage, send_signal},
     scenario, wait_for,
 };
 use serde_json::{Value, json};
@@ -34,28 +34,6 @@ const STARTS: usize = 3;
 /// Memory that the chart requests for a pod.
 const REQUESTED_MEMORY: u64 = 64 << 20;
 
-/// Memory of a process, in bytes.
-struct ResidentMemory {
-    anonymous: u64,
-    /// Pages of files, above all of the binary.
-    file: u64,
-}
-
-impl ResidentMemory {
-    fn read(process: u32) -> Self {
-        let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("it runs");
-        let read = |field: &str| {
-            let value = status.lines().find_map(|line| line.strip_prefix(field));
-            let kib = value.and_then(|value| value.split_ascii_whitespace().next()?.parse::<u64>().ok());
-            kib.expect(field) * 1024
-        };
-        Self {
-            anonymous: read("RssAnon:"),
-            file: read("RssFile:"),
-        }
-    }
-}
-
 /// Times from the start of a process until it led, and until it had loaded its plugins.
 #[derive(Clone, Copy, Debug)]
 struct StartTimes {
@@ -65,25 +43,14 @@ struct StartTimes {
 
 /// Returns the time at which a process was started, to 10 ms.
 fn read_start(process: u32) -> Timestamp {
-    let read = |path: String| std::fs::read_to_string(path).expect("it runs");
-    let (stat, uptime) = (
-        read(format!("/proc/{process}/stat")),
-        read("/proc/uptime".to_owned()),
-    );
-    // The 20th field after the command, in ticks since the start of the machine.
-    let fields = stat.rsplit(')').next().expect("fields");
-    let ticks: u64 = fields
-        .split_ascii_whitespace()
-        .nth(19)
-        .and_then(|field| field.parse().ok())
-        .expect("a start time");
-    let started = ticks as f64 / rustix::param::clock_ticks_per_second() as f64;
+    let uptime = std::fs::read_to_string("/proc/uptime").expect("Linux");
     let now: f64 = uptime
         .split_ascii_whitespace()
         .next()
         .and_then(|seconds| seconds.parse().ok())
         .expect("an uptime");
-    Timestamp::now() - SignedDuration::from_secs_f64(now - started)
+    let age = now - read_usage(process).started.as_secs_f64();
+    Timestamp::now() - SignedDuration::from_secs_f64(age)
 }
 
 /// Finds the time of a message in the log of a host.
@@ -91,7 +58,7 @@ fn find_logged(log: &str, message: &str) -> Option<Timestamp> {
     let lines = log
         .lines()
         .filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let mut found = lines.filter(|line| line["message"] == message || line["fields"]["message"] == message);
+    let mut found = lines.filter(|line| line["message"] == message);
     found.next()?["timestamp"].as_str()?.parse().ok()
 }
 
@@ -132,30 +99,27 @@ impl Installed {
     }
 
     /// Returns the memory of all replicas, that of the leader first.
-    async fn read_memory(&self) -> Vec<ResidentMemory> {
+    async fn read_memory(&self) -> Vec<Usage> {
         let leader = find_leader(&self.lab, &self.namespace).await.expect("a leader");
         let pods = self.list_pods().await;
         let mut names: Vec<_> = pods
             .iter()
-            .filter_map(|pod: &DynamicObject| pod.metadata.name.as_deref())
+            .filter_map(|pod| pod.metadata.name.as_deref())
             .collect();
         names.sort_by_key(|name| *name != leader);
         let process = |name: &str| find_host(name).expect("its process");
-        names
-            .into_iter()
-            .map(|name| ResidentMemory::read(process(name)))
-            .collect()
+        names.into_iter().map(|name| read_usage(process(name))).collect()
     }
 
     async fn print_memory(&self, plugins: usize) {
         for (role, memory) in ["leader", "standby"].into_iter().zip(self.read_memory().await) {
             println!(
                 "{plugins} plugins, {role}: {:.1} MiB, of which {:.1} MiB are pages of files",
-                to_mib(memory.anonymous + memory.file),
-                to_mib(memory.file)
+                to_mib(memory.anonymous_bytes + memory.file_bytes),
+                to_mib(memory.file_bytes)
             );
             assert!(
-                memory.anonymous < REQUESTED_MEMORY,
+                memory.anonymous_bytes < REQUESTED_MEMORY,
                 "more than the chart requests"
             );
         }
