@@ -34,9 +34,9 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use self::{
-    access::{Refusal, Requester, Reviewers},
+    access::{AccessRefusal, Requester, Reviewers},
     certificate::ServerCertificate,
-    explain::Explanation,
+    explain::ObjectExplanation,
     question::Question,
     scrape::{Format, Scraped},
 };
@@ -48,7 +48,7 @@ use crate::{
         key::{Gvk, ObjectRef},
         scope::Scope,
     },
-    plugin::Registry,
+    plugin::PluginRegistry,
     reconcile::stats::ReconcileStats,
     sandbox::services::Services,
 };
@@ -59,7 +59,7 @@ pub struct Admin {
     /// For readiness and sizes.
     pub services: Arc<Services>,
     /// For `/plugins`.
-    pub registry: Arc<Registry>,
+    pub registry: Arc<PluginRegistry>,
     /// For `/objects`.
     pub stats: Arc<ReconcileStats>,
     /// The name of the Lease that this process is a candidate for; none without leader election.
@@ -156,10 +156,10 @@ impl Admin {
     }
 
     /// Refuses what only the leader can do.
-    fn check_leads(&self) -> Result<(), Refusal> {
+    fn check_leads(&self) -> Result<(), AccessRefusal> {
         match self.services.fence.term() {
             Some(_) => Ok(()),
-            None => Err(Refusal(
+            None => Err(AccessRefusal(
                 StatusCode::CONFLICT,
                 "this host is a standby and reconciles nothing: query the leader".into(),
             )),
@@ -174,8 +174,8 @@ impl Admin {
         verb: &'static str,
         question: &Question,
         mut keys: Vec<ObjectRef>,
-    ) -> Result<ObjectRef, Refusal> {
-        let not_found = |message| Refusal(StatusCode::NOT_FOUND, message);
+    ) -> Result<ObjectRef, AccessRefusal> {
+        let not_found = |message| AccessRefusal(StatusCode::NOT_FOUND, message);
         if matches!(requester, Requester::Local) {
             return question.find(&keys).map_err(not_found);
         }
@@ -287,13 +287,13 @@ async fn explain(
     State(admin): State<Admin>,
     Extension(requester): Extension<Requester>,
     Query(question): Query<Question>,
-) -> Result<Json<Explanation>, Refusal> {
+) -> Result<Json<ObjectExplanation>, AccessRefusal> {
     let keys = admin.stats.keys();
     let key = admin.find_visible(&requester, "get", &question, keys).await?;
     let explained = admin.explain_object(&key);
     explained
         .map(Json)
-        .map_err(|message| Refusal(StatusCode::NOT_FOUND, message))
+        .map_err(|message| AccessRefusal(StatusCode::NOT_FOUND, message))
 }
 
 #[derive(Deserialize)]

@@ -54,7 +54,7 @@ use crate::{
     admin::Admin,
     client::{api::ApiClient, connection::connect},
     contract::limits::{Bytes, Time},
-    host::{Host, Settings},
+    host::{Host, HostSettings},
     leader::lease,
     observe::telemetry::{self, LogFormat},
     policy::grants::Grants,
@@ -80,10 +80,10 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Run a host: reconcile objects of a cluster with the installed plugins.
-    Run(Box<run::Run>),
+    Run(Box<run::RunCommand>),
     /// Run a host with an embedded API server, for development without a cluster.
     #[cfg(feature = "dev")]
-    Dev(dev::Dev),
+    Dev(dev::DevCommand),
     /// Install the host in a cluster, or upgrade it.
     Install(Box<install::HostInstall>),
     /// Check what an installation needs, before and after it.
@@ -91,41 +91,41 @@ enum Command {
     /// Uninstall the host and its plugins from a cluster.
     Uninstall(install::HostUninstall),
     /// Show the status of a running host: what is not Ready, and why.
-    Status(status::Status),
+    Status(status::StatusCommand),
     /// Show the objects that a host reconciles, with their states.
-    Get(get::Get),
+    Get(get::GetCommand),
     /// Explain the state of an object: why it is not Ready, what it waits for, and when it is reconciled next.
-    Explain(explain::Explain),
+    Explain(explain::ExplainCommand),
     /// Show the recent log lines of an object or a plugin.
-    Logs(logs::Logs),
+    Logs(logs::LogsCommand),
     /// Reconcile objects now, as a change of them would.
-    Reconcile(reconcile::Reconcile),
+    Reconcile(reconcile::ReconcileCommand),
     /// Suspend the reconciliation of an object, or of all objects of a plugin.
-    Suspend(suspend::Suspend),
+    Suspend(suspend::SuspendCommand),
     /// Resume the reconciliation of an object, or of all objects of a plugin.
-    Resume(suspend::Suspend),
+    Resume(suspend::SuspendCommand),
     /// Show what plugins use: reconciles, CPU time, memory and host calls.
-    Top(top::Top),
+    Top(top::TopCommand),
     /// Serve a page for a browser that shows a running host: what is not Ready and why, plugins, recordings.
     Console(console::Console),
     /// Show what reconciling would change, as a diff. Nothing is written.
-    Plan(plan::Plan),
+    Plan(plan::PlanCommand),
     /// Stream the host calls of an object's reconciles.
-    Trace(trace::Trace),
+    Trace(trace::TraceCommand),
     /// Record the reconciles of an object, or list the stored recordings.
-    Record(record::Record),
+    Record(record::RecordCommand),
     /// Replay a recording with the recorded build or another one. No cluster is needed.
-    Replay(replay::Replay),
+    Replay(replay::ReplayCommand),
     /// Create, test, publish and inspect plugins.
     #[command(subcommand)]
-    Plugin(plugin::Plugin),
+    Plugin(plugin::PluginCommand),
     /// Print the completion script of a shell.
     Completion(completion::Completion),
     /// Print the CustomResourceDefinitions of the ostler.dev kinds as YAML.
     Crds,
     /// Compile a component into the cache. The host runs this command in a child process.
     #[command(hide = true)]
-    Compile(compile::Compile),
+    Compile(compile::CompileCommand),
 }
 
 impl Command {
@@ -341,12 +341,12 @@ fn read_grants(file: Option<&Path>) -> anyhow::Result<Grants> {
 async fn serve_host(
     config: kube::Config,
     common: Common,
-    election: Option<lease::Settings>,
+    election: Option<lease::ElectionSettings>,
 ) -> anyhow::Result<()> {
     let grants = read_grants(common.grants.as_deref())?;
     let lease_namespace = election.as_ref().map(|election| election.namespace.clone());
     let own_namespace = lease_namespace.unwrap_or_else(|| config.default_namespace.clone());
-    let settings = Settings {
+    let settings = HostSettings {
         own_namespace: Some(own_namespace),
         plugins: common.plugin_dir,
         plugin_selector: common.plugin_selector,
@@ -374,7 +374,7 @@ async fn serve_host(
             max_count: common.max_recordings,
             max_bytes: common.max_recording_bytes,
         },
-        ..Settings::default()
+        ..HostSettings::default()
     };
     let pod_namespace = config.default_namespace.clone();
     let endpoint = settings

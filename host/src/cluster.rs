@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 pub use self::{
     object::ClusterObject,
-    pool::{ClusterPool, ConnectError, Connection, ConnectionParts},
+    pool::{ClusterConnectError, ClusterPool, Connection, ConnectionParts},
     waits::{CurrentWait, SlowCalls},
 };
 pub use crate::kube::key::{cluster_gvk, cluster_object};

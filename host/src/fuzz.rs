@@ -20,7 +20,7 @@ use crate::{
     },
     kube::{
         key::Gvk,
-        object::Object,
+        object::KubeObject,
         selector::{FieldSelector, Selector},
     },
     policy::{grants::Grants, manifest},
@@ -248,7 +248,7 @@ fn selectors() {
         any::<String>()
     ];
     let object = br#"{"metadata":{"name":"x","namespace":"a","uid":"u","resourceVersion":"1","labels":{"a":"b"}},"spec":{"a":"b"}}"#;
-    let (_, object) = Object::parse(&Gvk::new("", "v1", "X"), object).expect("an object");
+    let (_, object) = KubeObject::parse(&Gvk::new("", "v1", "X"), object).expect("an object");
     fuzz("selectors", 20_000, strategy, |text| {
         if let Ok(selector) = Selector::parse(&text) {
             let before = selector.matches(&object.labels);
@@ -268,10 +268,10 @@ fn selectors() {
 fn objects() {
     let good = br#"{"apiVersion":"v1","kind":"X","metadata":{"name":"x","namespace":"a","uid":"u","resourceVersion":"12","generation":3,"labels":{"a":"b"},"annotations":{"c":"d"},"finalizers":["e/f"],"managedFields":[{"x":1}],"deletionTimestamp":"2026-01-02T03:04:05Z","ownerReferences":[{"uid":"o"}]},"spec":{"a":[1,{"b":"\u00e4"}]},"data":{"k":"dg=="},"status":{"conditions":[{"type":"Ready","status":"True","observedGeneration":3}]}}"#;
     let gvk = Gvk::new("", "v1", "X");
-    Object::parse(&gvk, good).expect("it is good");
+    KubeObject::parse(&gvk, good).expect("it is good");
     fuzz("objects", 20_000, mutation(), |changes| {
         let bytes = mutated(good, &changes);
-        let Ok((key, object)) = Object::parse(&gvk, &bytes) else {
+        let Ok((key, object)) = KubeObject::parse(&gvk, &bytes) else {
             return Ok(());
         };
         prop_assert!(!key.name.is_empty(), "an object without a name");
@@ -285,7 +285,7 @@ fn objects() {
             object.is_deleting(),
         );
         // What is kept can be read again, as the same.
-        let again = Object::parse(&gvk, &object.json.text());
+        let again = KubeObject::parse(&gvk, &object.json.text());
         prop_assert!(
             again.is_ok_and(|(k, o)| k == key && o.uid == object.uid),
             "{}",

@@ -6,7 +6,7 @@ use anyhow::Context;
 use tokio::{sync::watch, task::JoinSet};
 use tracing::{debug, info, warn};
 
-pub use crate::settings::Settings;
+pub use crate::settings::HostSettings;
 use crate::{
     cache::{
         informer::{ChangeHandler, Informers},
@@ -15,21 +15,18 @@ use crate::{
     client::{access_review::AccessReviewer, api::ApiClient, fence::WriteFence},
     cluster::{self, ClusterPool, ConnectionParts},
     contract::memory_budget::MemoryBudget,
-    effect::{
-        events::EventRecorder,
-        writer::{ApiWriter, ChangeObserver},
-    },
+    effect::writer::{ApiWriter, ChangeObserver},
     kube::{
         backoff::Backoff,
         key::{Gvk, ObjectRef},
-        object::Object,
+        object::KubeObject,
         scope::{NamespaceScope, Projection},
         well_known::bookkeeping,
     },
     leader::lease::LeaderElector,
     messages::MessageRunner,
     observe::metrics::Metrics,
-    plugin::{self, Registry},
+    plugin::{self, PluginRegistry},
     policy::network::NetworkPolicy,
     reconcile::{
         Controller,
@@ -41,8 +38,7 @@ use crate::{
     rollout::{PluginObjects, Reloader},
     sandbox::{
         memory_limit::memory_limit,
-        object_cache::ObjectCache,
-        services::{ApiAccess, Services, SharedCache, UpstreamAccess},
+        services::{ServiceParts, Services, SharedCache, UpstreamAccess},
     },
     schedule::{
         connection_users::ConnectionUsers,
@@ -56,7 +52,7 @@ use crate::{
 /// A running host. Dropping it stops everything at once.
 pub struct Host {
     services: Arc<Services>,
-    registry: Arc<Registry>,
+    registry: Arc<PluginRegistry>,
     stats: Arc<ReconcileStats>,
     lease: Option<Arc<str>>,
     tasks: JoinSet<anyhow::Result<()>>,
@@ -68,10 +64,10 @@ pub struct Host {
 impl Host {
     /// Starts a host, whose tasks run on the current Tokio runtime. It reconciles while it is the leader; until then it
     /// is a standby with everything compiled, cached and queued. [`Host::wait_loaded`] waits for its plugins.
-    pub fn start(client: kube::Client, settings: Settings) -> anyhow::Result<Self> {
+    pub fn start(client: kube::Client, settings: HostSettings) -> anyhow::Result<Self> {
         let settings = Arc::new(settings);
         let registry =
-            Arc::new(Registry::default().require_service_account(settings.require_service_account));
+            Arc::new(PluginRegistry::default().require_service_account(settings.require_service_account));
         let network = NetworkPolicy::default();
         network.replace_grant(settings.allowed_networks(&settings.grants));
         let (services, stats) = build_services(client, &settings, &registry, &network);
@@ -167,7 +163,7 @@ impl Host {
     }
 
     /// The registry of plugins.
-    pub fn registry(&self) -> &Arc<Registry> {
+    pub fn registry(&self) -> &Arc<PluginRegistry> {
         &self.registry
     }
 
@@ -216,8 +212,8 @@ const DISCOVERY_BACKOFF: Backoff =
 /// Builds the services that calls and controllers share: cache, queue, API client, upstream clients and recordings.
 fn build_services(
     client: kube::Client,
-    settings: &Settings,
-    registry: &Arc<Registry>,
+    settings: &HostSettings,
+    registry: &Arc<PluginRegistry>,
     network: &NetworkPolicy,
 ) -> (Arc<Services>, Arc<ReconcileStats>) {
     let metrics = Arc::new(Metrics::default());
@@ -256,13 +252,7 @@ fn build_services(
     let clusters = ClusterPool::new(ConnectionParts {
         store: store.clone(),
         dispatcher: dispatcher.clone(),
-        on_change: {
-            let (observe, dispatcher) = (cluster_observer.clone(), dispatcher.clone());
-            Arc::new(move |change, source| {
-                observe(&change);
-                dispatcher.on_change(&change, source, None);
-            })
-        },
+        on_change: build_cluster_change_handler(&cluster_observer, &dispatcher),
         observer: cluster_observer,
         intercept: None,
         fence: fence.clone(),
@@ -271,25 +261,19 @@ fn build_services(
         watch_backoff: settings.watch_backoff,
         watch_idle_timeout: settings.watch_idle_timeout,
     });
-    let services = Services {
+    let informers = Informers::new(cluster.clone(), store.clone(), on_change)
+        .with_namespaces(namespaces.clone())
+        .with_backoff(settings.watch_backoff)
+        .with_idle_timeout(settings.watch_idle_timeout);
+    let parts = ServiceParts {
         clusters,
-        cache: Arc::new(SharedCache {
+        cache: SharedCache {
             store: store.clone(),
-            informers: Arc::new(
-                Informers::new(cluster.clone(), store.clone(), on_change)
-                    .with_namespaces(namespaces.clone())
-                    .with_backoff(settings.watch_backoff)
-                    .with_idle_timeout(settings.watch_idle_timeout),
-            ),
+            informers: Arc::new(informers),
             namespaces,
-        }),
-        api: Arc::new(ApiAccess {
-            cluster: Arc::default(),
-            acts_as_plugins: true,
-            reviewer: AccessReviewer::new(cluster.clone()),
-            writer: Arc::new(ApiWriter::new(cluster, store, dispatcher.clone()).with_observer(observer)),
-            recorder: EventRecorder::default(),
-        }),
+        },
+        reviewer: AccessReviewer::new(cluster.clone()),
+        writer: ApiWriter::new(cluster, store, dispatcher.clone()).with_observer(observer),
         upstreams: UpstreamAccess {
             clients: build_upstreams(&fence, &dispatcher, network)
                 .with_digest_key(digest_key.unwrap_or_default()),
@@ -297,14 +281,14 @@ fn build_services(
             subscriptions: Arc::default(),
         },
         dispatcher,
-        connection_users,
-        slow_calls: Arc::default(),
-        object_cache: ObjectCache::default(),
         memory,
-        logs: Arc::default(),
+        fence,
+    };
+    let services = Services {
+        connection_users,
         recordings: Arc::new(RecordingStore::new(settings.record.clone())),
         metrics,
-        fence,
+        ..Services::new(parts)
     };
     (Arc::new(services), stats)
 }
@@ -334,7 +318,7 @@ fn build_upstreams(fence: &WriteFence, dispatcher: &Arc<Dispatcher>, network: &N
 /// wait for that with its deletion, and is queued. And it forgets deleted objects in the health of builds.
 fn build_common_observer(
     users: &Arc<ConnectionUsers>,
-    registry: &Arc<Registry>,
+    registry: &Arc<PluginRegistry>,
     dispatcher: &Arc<Dispatcher>,
 ) -> ChangeObserver {
     let (users, registry, dispatcher) = (users.clone(), registry.clone(), dispatcher.clone());
@@ -356,7 +340,7 @@ fn build_change_observer(
     dispatcher: &Arc<Dispatcher>,
     stats: &Arc<ReconcileStats>,
     streams: &Arc<EventStreams>,
-    registry: &Arc<Registry>,
+    registry: &Arc<PluginRegistry>,
     observe_common: &ChangeObserver,
 ) -> ChangeObserver {
     let observe_common = observe_common.clone();
@@ -368,8 +352,8 @@ fn build_change_observer(
         if dispatcher.is_reconciled(&change.key) && change.key.gvk != bindings {
             stats.observe_change(&change.key, change.new.as_deref());
         }
-        let intent = |o: &Option<Arc<Object>>| o.as_ref().map(|o| o.intent);
-        let rollback = |o: &Option<Arc<Object>>| o.as_deref().and_then(plugin::recorded_rollback);
+        let intent = |o: &Option<Arc<KubeObject>>| o.as_ref().map(|o| o.intent);
+        let rollback = |o: &Option<Arc<KubeObject>>| o.as_deref().and_then(plugin::recorded_rollback);
         let is_plugin = change.key.gvk == plugin::kind()
             && (intent(&change.old) != intent(&change.new) || rollback(&change.old) != rollback(&change.new));
         if is_plugin || registry.is_followed(&change.key) {
@@ -399,6 +383,15 @@ fn build_cluster_observer(
     })
 }
 
+/// Builds the handler that the informers of another cluster call for each change.
+fn build_cluster_change_handler(observer: &ChangeObserver, dispatcher: &Arc<Dispatcher>) -> ChangeHandler {
+    let (observe, dispatcher) = (observer.clone(), dispatcher.clone());
+    Arc::new(move |change, source| {
+        observe(&change);
+        dispatcher.on_change(&change, source, None);
+    })
+}
+
 /// Builds the handler that the informers call for each change in the store.
 fn build_change_handler(
     observer: &ChangeObserver,
@@ -412,7 +405,7 @@ fn build_change_handler(
         observer(&change);
         dispatcher.on_change(&change, origin, None);
         // What the object held is released by its next reconcile, so that one stays queued.
-        let held = |object: &Arc<Object>| object.annotation(bookkeeping::HOLDS).is_some();
+        let held = |object: &Arc<KubeObject>| object.annotation(bookkeeping::HOLDS).is_some();
         if change.new.is_none() && fence.term().is_none() && !change.old.as_ref().is_some_and(held) {
             dispatcher.drop_deleted(&change.key);
             stats.forget(&change.key);
@@ -461,7 +454,7 @@ fn build_reloader(controller: &Controller, objects: Arc<PluginObjects>, network:
 /// loaded or refused.
 fn spawn_tasks(
     services: &Arc<Services>,
-    settings: &Settings,
+    settings: &HostSettings,
     reloader: Reloader,
     objects: Arc<PluginObjects>,
 ) -> (JoinSet<anyhow::Result<()>>, watch::Receiver<bool>) {
@@ -553,7 +546,7 @@ async fn sweep_unneeded(services: Arc<Services>, linger: Duration) -> anyhow::Re
 
 /// Forgets what was remembered of the cluster whenever this host is no longer the leader, and queues everything: another
 /// leader will change it meanwhile.
-async fn reset_on_lost_leadership(services: Arc<Services>, registry: Arc<Registry>) {
+async fn reset_on_lost_leadership(services: Arc<Services>, registry: Arc<PluginRegistry>) {
     while let Some(term) = services.fence.wait_open().await {
         tokio::select! {
             () = services.fence.wait_term_end(term) => {}
@@ -611,7 +604,7 @@ fn requeue_kind(services: &Services, kind: &Gvk, cause: &Cause) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cache::store::{Change, Source};
+    use crate::cache::store::{ObjectChange, VersionSource};
 
     #[test]
     fn standby_keeps_nothing_of_deleted_objects() {
@@ -630,16 +623,16 @@ mod tests {
                 r#"{{"metadata":{{"name":"a-{i}","namespace":"n","uid":"u","resourceVersion":"{}"}}}}"#,
                 i + 1
             );
-            let (key, object) = Object::parse(&gvk, json.as_bytes()).expect("an object");
+            let (key, object) = KubeObject::parse(&gvk, json.as_bytes()).expect("an object");
             let object = Some(Arc::new(object));
-            let change = |old, new| Change {
+            let change = |old, new| ObjectChange {
                 key: key.clone(),
                 old,
                 new,
             };
-            handle(change(None, object.clone()), Source::Watch);
+            handle(change(None, object.clone()), VersionSource::Watch);
             assert_eq!(stats.keys().len(), 1);
-            handle(change(object, None), Source::Watch);
+            handle(change(object, None), VersionSource::Watch);
         }
         assert!(dispatcher.is_idle(), "{:?}", dispatcher.lanes());
         assert!(stats.keys().is_empty());

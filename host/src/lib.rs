@@ -153,7 +153,7 @@ mod settings;
 
 pub use cli::main as run;
 pub use host::Host;
-pub use settings::Settings;
+pub use settings::HostSettings;
 
 /// Insides of the host for the test crates of this repository. No stability is promised.
 #[doc(hidden)]

@@ -23,7 +23,7 @@ use std::{
 use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use self::{consumer::Consumer, handler::Handler};
+use self::{consumer::Consumer, handler::SubscriptionHandler};
 use crate::{plugin::Plugin, policy::grants::Subscription, reconcile::Controller, upstream::SubscriptionKey};
 
 /// Interval in which the subscriptions are compared with the plugins that serve. Changes are mostly announced; the hooks
@@ -112,7 +112,7 @@ impl MessageRunner {
                     continue;
                 }
                 let handler = handler.get_or_insert_with(|| {
-                    Arc::new(Handler {
+                    Arc::new(SubscriptionHandler {
                         controller: self.controller.clone(),
                         plugin: plugin.clone(),
                         slots: self.slots.clone(),

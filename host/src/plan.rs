@@ -28,8 +28,8 @@ use serde_json::Value;
 
 use self::diff::DisplayFilter;
 pub use self::{
-    overlay::{Overlay, PlannedEvent, Request},
-    report::{Action, Change, PlannedObject, Report, Verdict},
+    overlay::{Overlay, PlannedEvent, UnsentRequest},
+    report::{PlanReport, PlannedAction, PlannedChange, PlannedObject, Verdict},
 };
 use crate::{
     cache::{informer::Informers, store::Store},
@@ -40,7 +40,7 @@ use crate::{
     },
     cluster::{ClusterPool, ConnectionParts, cluster_gvk},
     contract::memory_budget::MemoryBudget,
-    effect::{events::EventRecorder, writer::ApiWriter},
+    effect::writer::ApiWriter,
     kube::{
         key::ObjectRef,
         scope::{NamespaceScope, Projection},
@@ -49,16 +49,13 @@ use crate::{
     policy::network::NetworkPolicy,
     reconcile::{Controller, run_once::ReconcileStep, stats::ReconcileStats},
     recording::RecordingStore,
-    sandbox::{
-        object_cache::ObjectCache,
-        services::{ApiAccess, Services, SharedCache, UpstreamAccess},
-    },
+    sandbox::services::{ServiceParts, Services, SharedCache, UpstreamAccess},
     schedule::{
-        dependencies::Dependency,
+        dependencies::ReadDependency,
         dispatcher::{Cause, Dispatcher},
         queue::{Priority, Queue, Work},
     },
-    settings::Settings,
+    settings::HostSettings,
     upstream::{self, ClientPool, DigestKey, EventStreams},
 };
 
@@ -93,9 +90,9 @@ pub struct PlanRequest {
 /// Computes a plan. It writes neither to the API server nor to an upstream.
 pub async fn plan(
     client: kube::Client,
-    settings: Settings,
+    settings: HostSettings,
     plan_request: &PlanRequest,
-) -> anyhow::Result<Report> {
+) -> anyhow::Result<PlanReport> {
     let since = now();
     let planner = Planner::new(client, settings);
     let planner = planner.await?;
@@ -114,7 +111,7 @@ fn now() -> Timestamp {
 
 /// The host that computes a plan.
 struct Planner {
-    settings: Arc<Settings>,
+    settings: Arc<HostSettings>,
     cluster: ApiClient,
     overlay: Arc<Overlay>,
     services: Arc<Services>,
@@ -122,9 +119,29 @@ struct Planner {
 }
 
 impl Planner {
-    async fn new(client: kube::Client, settings: Settings) -> anyhow::Result<Self> {
+    async fn new(client: kube::Client, settings: HostSettings) -> anyhow::Result<Self> {
         let settings = Arc::new(settings);
         let overlay = Arc::new(Overlay::default());
+        let (services, cluster) = Self::build_services(client, &settings, &overlay);
+        let stats = Arc::new(ReconcileStats::new(services.cache.store.clone()));
+        overlay.attach_services(&services);
+        let registry = Arc::default();
+        let controller = Controller::new(services.clone(), registry, stats, settings.clone())?;
+        Ok(Self {
+            settings,
+            cluster,
+            overlay,
+            services,
+            controller,
+        })
+    }
+
+    /// Builds the services, whose writes the overlay intercepts, and the client of the cluster.
+    fn build_services(
+        client: kube::Client,
+        settings: &HostSettings,
+        overlay: &Arc<Overlay>,
+    ) -> (Arc<Services>, ApiClient) {
         // A fence that is never opened: no write leaves this process, even if a layer above it has a bug.
         let closed_fence = WriteFence::closed();
         // The client of access reviews has no fence: a SubjectAccessReview is a POST that changes nothing.
@@ -141,7 +158,6 @@ impl Planner {
         let dispatcher =
             Dispatcher::new(queue, namespaces.clone()).wake_on_recovery_only(upstream::upstream_gvk());
         let dispatcher = Arc::new(dispatcher);
-        let stats = Arc::new(ReconcileStats::new(store.clone()));
         // The change handler does nothing: the listed objects are the initial state of the plan and enqueue nothing.
         let informers = Informers::new(cluster.clone(), store.clone(), Arc::new(|_, _| {}));
         let network = NetworkPolicy::default();
@@ -162,19 +178,14 @@ impl Planner {
             watch_backoff: settings.watch_backoff,
             watch_idle_timeout: settings.watch_idle_timeout,
         });
-        let services = Arc::new(Services {
-            cache: Arc::new(SharedCache {
+        let parts = ServiceParts {
+            cache: SharedCache {
                 store: store.clone(),
                 informers: Arc::new(informers),
                 namespaces,
-            }),
-            api: Arc::new(ApiAccess {
-                cluster: Arc::default(),
-                acts_as_plugins: true,
-                reviewer,
-                writer: Arc::new(ApiWriter::new(cluster.clone(), store, dispatcher.clone())),
-                recorder: EventRecorder::default(),
-            }),
+            },
+            reviewer,
+            writer: ApiWriter::new(cluster.clone(), store, dispatcher.clone()),
             clusters,
             upstreams: UpstreamAccess {
                 clients: ClientPool::default()
@@ -186,29 +197,19 @@ impl Planner {
                 subscriptions: Arc::default(),
             },
             dispatcher,
-            connection_users: Arc::default(),
-            slow_calls: Arc::default(),
-            object_cache: ObjectCache::default(),
-            logs: Arc::default(),
-            recordings: Arc::new(RecordingStore::new(settings.record.clone())),
-            metrics,
             memory: MemoryBudget::unlimited(),
             fence: WriteFence::default(),
-        });
-        overlay.attach_services(&services);
-        let registry = Arc::default();
-        let controller = Controller::new(services.clone(), registry, stats, settings.clone())?;
-        Ok(Self {
-            settings,
-            cluster,
-            overlay,
-            services,
-            controller,
-        })
+        };
+        let services = Services {
+            recordings: Arc::new(RecordingStore::new(settings.record.clone())),
+            metrics,
+            ..Services::new(parts)
+        };
+        (Arc::new(services), cluster)
     }
 
-    async fn compute(&self, plan_request: &PlanRequest) -> anyhow::Result<Report> {
-        let mut report = Report::default();
+    async fn compute(&self, plan_request: &PlanRequest) -> anyhow::Result<PlanReport> {
+        let mut report = PlanReport::default();
         self.overlay.trust_files(plan_request.trust_files);
         // The files come first, because they may contain Plugin objects.
         let intended = self.apply_files(plan_request).await?;
@@ -294,7 +295,7 @@ impl Planner {
         let (step, reads) = self.controller.reconcile_once(work).await;
         let ran = self.overlay.end_run(&reads);
         read_clusters.extend(reads.into_iter().filter_map(|read| match read {
-            Dependency::Object(key, _) if key.gvk == cluster_gvk() => Some(key),
+            ReadDependency::Object(key, _) if key.gvk == cluster_gvk() => Some(key),
             _ => None,
         }));
         if step == ReconcileStep::Fails && ran.conflict && round < MAX_ATTEMPTS {
@@ -336,9 +337,9 @@ impl Planner {
     }
 
     /// Completes the report with the changes, requests and Events of the overlay, redacted for display.
-    fn finish_report(&self, mut report: Report, filter: &DisplayFilter) -> Report {
+    fn finish_report(&self, mut report: PlanReport, filter: &DisplayFilter) -> PlanReport {
         for entry in &self.overlay.changes() {
-            report.changes.extend(Change::from_entry(entry, filter));
+            report.changes.extend(PlannedChange::from_entry(entry, filter));
         }
         (report.requests, report.events) = self.overlay.recorded_effects();
         report.redact(filter);

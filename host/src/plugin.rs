@@ -18,22 +18,24 @@ use sha2::{Digest, Sha256};
 pub use self::{
     from_object::{config_of_spec, load_for_object, recorded_rollback},
     health::{BuildHealth, CallResult, CallSubject},
-    registry::{CanaryReport, PreflightDifference, PreflightReport, Registry, Report, Rollback, SlotChange},
+    registry::{
+        CanaryReport, PluginRegistry, PreflightDifference, PreflightReport, Rollback, SlotChange, SlotReport,
+    },
     state::{HookState, LoadState, SlotId},
-    summary::Summary,
+    summary::GrantSummary,
 };
 
 use crate::{
     contract::{
         bindings::reconciler::Descriptor,
         inspection::{self, ContractError},
-        limits::Limits,
+        limits::PluginLimits,
         trap::Trap,
     },
     kube::{
         hash::encode_hex,
         key::{Gvk, own_cluster},
-        object::Object,
+        object::KubeObject,
         scope::{NamespaceScope, Projection, Scope},
         selector::{Selector, is_dns_label},
         well_known::{bookkeeping, plugin_reason},
@@ -45,7 +47,7 @@ use crate::{
         plugin_policy::PluginPolicy,
     },
     sandbox::{
-        capabilities::Call,
+        capabilities::PluginCall,
         engine::{Compiled, Engine},
     },
     schedule::host_lane::HostLane,
@@ -103,7 +105,7 @@ impl LoadError {
 
 /// A kind that a plugin reconciles.
 #[derive(Clone, Debug)]
-pub struct Kind {
+pub struct PluginKind {
     /// The kind.
     pub gvk: Gvk,
     /// Finalizer that the host sets, if the plugin cleans up.
@@ -118,7 +120,7 @@ pub struct Kind {
     pub cluster: Arc<str>,
 }
 
-impl Kind {
+impl PluginKind {
     /// The watches of its objects: one, or one per namespace in a host that is confined to namespaces. With a finalizer
     /// the host selects, not the API server: a watch with the selector would report an object whose labels have changed
     /// as deleted, and its finalizer would never be removed.
@@ -135,7 +137,7 @@ impl Kind {
     }
 
     /// Returns true if its selector matches an object.
-    pub fn selects(&self, object: &Object) -> bool {
+    pub fn selects(&self, object: &KubeObject) -> bool {
         self.selector
             .as_ref()
             .is_none_or(|selector| selector.matches(&object.labels))
@@ -195,7 +197,7 @@ pub struct Plugin {
     /// SHA-256 of the component.
     pub digest: String,
     /// The kinds it reconciles.
-    pub kinds: Vec<Kind>,
+    pub kinds: Vec<PluginKind>,
     /// Number of concurrent reconciles that the component asks for at most; 0 for no limit of its own.
     pub max_concurrent: u32,
     /// True when it has life-cycle hooks.
@@ -230,7 +232,7 @@ impl Plugin {
     }
 
     /// The settings for a kind, if it reconciles that.
-    pub fn kind(&self, gvk: &Gvk) -> Option<&Kind> {
+    pub fn kind(&self, gvk: &Gvk) -> Option<&PluginKind> {
         self.kinds.iter().find(|k| k.gvk == *gvk)
     }
 
@@ -275,7 +277,7 @@ impl Plugin {
     }
 
     /// Copies this build with its configuration and another policy.
-    fn rebind(&self, grants: &Grants, limits: &Limits, suspended: bool) -> Self {
+    fn rebind(&self, grants: &Grants, limits: &PluginLimits, suspended: bool) -> Self {
         let config = self.policy.config.clone();
         let policy = bind_policy(self.name(), self.manifest.as_ref(), config, grants, limits);
         Self {
@@ -289,7 +291,7 @@ impl Plugin {
         &self,
         config: Option<&str>,
         grants: &Grants,
-        limits: &Limits,
+        limits: &PluginLimits,
     ) -> Result<Self, LoadError> {
         let config = parse_config(config, self.manifest.as_ref())?;
         let policy = bind_policy(self.name(), self.manifest.as_ref(), config, grants, limits);
@@ -410,7 +412,7 @@ pub async fn load(
     wasm: Vec<u8>,
     config: Option<&str>,
     grants: &Grants,
-    limits: &Limits,
+    limits: &PluginLimits,
 ) -> Result<Plugin, LoadError> {
     // Parsing and hashing a component with an interpreter takes longer than an async thread may be blocked.
     let inspecting = tokio::task::spawn_blocking(move || {
@@ -441,7 +443,7 @@ pub async fn load(
     let policy = |name: &str| bind_policy(name, manifest.as_ref(), config.clone(), grants, limits);
     let mut describing = policy("describe");
     describing.limits.cpu_time = describing.limits.cpu_time.max(DESCRIBE_CPU_TIME);
-    let sealed = Call::new(Arc::new(describing), None);
+    let sealed = PluginCall::new(Arc::new(describing), None);
     let described = engine.describe(&compiled, sealed).await;
     let descriptor = described.map_err(|e| LoadError {
         passing: matches!(e, Trap::HostExhausted(_)),
@@ -473,8 +475,8 @@ pub async fn load(
 }
 
 /// The kinds, confined to the cluster and the namespaces in which the grants let the plugin reconcile them.
-fn confine_kinds(kinds: Vec<Kind>, grants: &PluginGrants) -> Vec<Kind> {
-    let confine = |kind: Kind| Kind {
+fn confine_kinds(kinds: Vec<PluginKind>, grants: &PluginGrants) -> Vec<PluginKind> {
+    let confine = |kind: PluginKind| PluginKind {
         // Without an entry nothing is reconciled, and what is watched must not widen.
         namespaces: if grants.reconciles_kind(&kind.gvk) {
             grants.reconciled_namespaces(&kind.gvk)
@@ -493,7 +495,7 @@ fn bind_policy(
     manifest: Option<&Manifest>,
     config: Vec<u8>,
     grants: &Grants,
-    limits: &Limits,
+    limits: &PluginLimits,
 ) -> PluginPolicy {
     let grants = grants
         .grants_for(name)
@@ -531,7 +533,7 @@ fn parse_yaml(text: &str) -> Result<serde_json::Value, String> {
 
 /// Checks a component's description of itself. The error names the field. A component that exports a message handler may
 /// reconcile no kind: the reconcilers of others do the work.
-fn check_descriptor(descriptor: &Descriptor, handles_messages: bool) -> Result<Vec<Kind>, String> {
+fn check_descriptor(descriptor: &Descriptor, handles_messages: bool) -> Result<Vec<PluginKind>, String> {
     let name = &descriptor.name;
     if !is_dns_label(name) {
         return Err(format!(
@@ -589,7 +591,7 @@ fn check_descriptor(descriptor: &Descriptor, handles_messages: bool) -> Result<V
                 Some(Selector::parse(text).map_err(|e| format!("the label-selector of {gvk}: {e}"))?)
             }
         };
-        kinds.push(Kind {
+        kinds.push(PluginKind {
             gvk,
             finalizer: kind.finalizer.as_deref().map(Into::into),
             selector,

@@ -54,21 +54,21 @@ use crate::{
     },
     kube::{
         key::{ObjectMap, ObjectRef},
-        object::Object,
+        object::KubeObject,
         well_known::error_reason,
     },
     observe::{metrics::ReconcileResult, telemetry::SPANS},
-    plugin::Registry,
+    plugin::PluginRegistry,
     reconcile::{lifecycle::HookRunner, rights::RightsProtection, stats::ReconcileStats},
     sandbox::{engine::Engine, services::Services},
     schedule::{
-        dependencies::Dependency,
+        dependencies::ReadDependency,
         dispatcher::Cause,
         host_lane::HostLane,
         hot_loop::LoopDetector,
         queue::{Requeue, Work},
     },
-    settings::Settings,
+    settings::HostSettings,
     upstream::StreamKey,
 };
 
@@ -84,7 +84,7 @@ pub struct Controller {
     /// Services that calls use.
     pub services: Arc<Services>,
     /// Registry of the plugins that serve.
-    pub registry: Arc<Registry>,
+    pub registry: Arc<PluginRegistry>,
     /// Runs components.
     pub engine: Arc<Engine>,
     /// Statistics per object.
@@ -92,7 +92,7 @@ pub struct Controller {
     /// Runs life-cycle hooks before the first reconcile.
     pub hooks: Arc<HookRunner>,
     /// Intervals and limits.
-    pub settings: Arc<Settings>,
+    pub settings: Arc<HostSettings>,
     /// Detector of objects whose reconciles cause each other.
     pub loops: Mutex<LoopDetector>,
     /// Permits of health checks of Upstreams: fewer than the lane has slots, so that some are left for deletions.
@@ -123,7 +123,7 @@ pub struct ObjectState {
 struct ReconcileOutcome {
     next: Requeue<Cause>,
     /// The dependencies that it read; none to keep those of the reconcile before.
-    reads: Option<Vec<Dependency>>,
+    reads: Option<Vec<ReadDependency>>,
     /// The event streams that it follows; none to keep those of the reconcile before.
     follows: Option<HashSet<StreamKey>>,
     /// The pools of which it has requested a permit; none to keep the permits of the reconcile before.
@@ -220,9 +220,9 @@ impl Controller {
     /// Creates a controller, with an engine for as many concurrent calls as the memory budget has room for.
     pub fn new(
         services: Arc<Services>,
-        registry: Arc<Registry>,
+        registry: Arc<PluginRegistry>,
         stats: Arc<ReconcileStats>,
-        settings: Arc<Settings>,
+        settings: Arc<HostSettings>,
     ) -> anyhow::Result<Self> {
         let engine = Engine::new(
             services.memory.max_calls(),
@@ -377,9 +377,9 @@ impl Controller {
     async fn set_finalizers(
         &self,
         key: &ObjectRef,
-        object: &Object,
+        object: &KubeObject,
         finalizers: &[Box<str>],
-    ) -> Result<Arc<Object>, ReconcileOutcome> {
+    ) -> Result<Arc<KubeObject>, ReconcileOutcome> {
         let written = match self.find_api(key) {
             Ok(api) => api.writer.set_finalizers(key, object, finalizers).await,
             Err(e) => Err(e),
@@ -391,8 +391,8 @@ impl Controller {
     fn settle_finalizers(
         &self,
         key: &ObjectRef,
-        written: Result<Arc<Object>, ApiError>,
-    ) -> Result<Arc<Object>, ReconcileOutcome> {
+        written: Result<Arc<KubeObject>, ApiError>,
+    ) -> Result<Arc<KubeObject>, ReconcileOutcome> {
         self.stats.add_counts(key, count_writes(1));
         match written {
             Ok(object) => Ok(object),
@@ -436,8 +436,8 @@ fn name_objects<'a>(objects: impl ExactSizeIterator<Item = &'a ObjectRef>, max_n
 }
 
 /// Counts of this number of writes to the API server.
-fn count_writes(n: u64) -> crate::sandbox::capabilities::Counts {
-    crate::sandbox::capabilities::Counts {
+fn count_writes(n: u64) -> crate::sandbox::capabilities::EffectCounts {
+    crate::sandbox::capabilities::EffectCounts {
         api_writes: n,
         ..Default::default()
     }

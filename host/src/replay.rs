@@ -25,7 +25,7 @@ use crate::{
         value::RecordedValue,
     },
     sandbox::{
-        capabilities::Call,
+        capabilities::PluginCall,
         engine::{Compiled, Engine},
     },
 };
@@ -103,7 +103,7 @@ pub async fn replay(
         limits: recording.limits()?,
     };
     let replayer = Replayer::new(recording.clone());
-    let mut call = Call::new(Arc::new(policy), None);
+    let mut call = PluginCall::new(Arc::new(policy), None);
     call.mode = CallMode::Replay(replayer.clone());
     let calling = async {
         match call_input {

@@ -1,7 +1,7 @@
 //! Rollout of components: those of the plugin directory, and those that `Plugin` objects name.
 //!
 //! A new build is loaded ([`crate::plugin::load`]), tried with recordings ([`preflight`]), and handed to
-//! [`Registry::serve`], which decides whether it replaces the build that serves.
+//! [`PluginRegistry::serve`], which decides whether it replaces the build that serves.
 //!
 //! The directory is watched, not the files: builds rename them into place. Revisions are digests of the content, so
 //! that a file that is touched or rebuilt with the same content changes nothing. A file that a `Plugin` object names
@@ -32,8 +32,8 @@ use self::{
     object_builds::{BuildKey, FinishedLoad, PendingLoad},
 };
 use crate::{
-    contract::limits::Limits,
-    plugin::{LoadError, Plugin, Registry, SlotChange, SlotId},
+    contract::limits::PluginLimits,
+    plugin::{LoadError, Plugin, PluginRegistry, SlotChange, SlotId},
     policy::grants::Grants,
     recording::RecordingStore,
     sandbox::engine::Engine,
@@ -54,10 +54,10 @@ pub type OnGrants = Box<dyn Fn(&Grants) + Send + Sync>;
 pub struct Reloader {
     directory: PathBuf,
     engine: Arc<Engine>,
-    registry: Arc<Registry>,
+    registry: Arc<PluginRegistry>,
     grants: Grants,
     grants_file: Option<PathBuf>,
-    limits: Limits,
+    limits: PluginLimits,
     on_activate: OnActivate,
     on_grants: OnGrants,
     recordings: Arc<RecordingStore>,
@@ -76,10 +76,10 @@ impl Reloader {
     pub fn new(
         directory: PathBuf,
         engine: Arc<Engine>,
-        registry: Arc<Registry>,
+        registry: Arc<PluginRegistry>,
         grants: Grants,
         grants_file: Option<PathBuf>,
-        limits: Limits,
+        limits: PluginLimits,
         on_activate: OnActivate,
     ) -> Self {
         Self {

@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use crate::{
     cache::informer,
-    contract::limits::Limits,
+    contract::limits::PluginLimits,
     kube::{backoff::Backoff, selector::Selector},
     leader::lease,
     policy::{grants::Grants, network::NetworkGrant},
@@ -16,7 +16,7 @@ use crate::{
 
 /// Settings of a host, from the command line.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct HostSettings {
     /// Directory of components (`NAME.wasm`) and their configurations (`NAME.yaml`).
     pub plugins: PathBuf,
     /// Label selector of the `Plugin` objects that apply to this host; all without.
@@ -40,7 +40,7 @@ pub struct Settings {
     /// Bytes that all running calls may hold together; none for half of the memory that the process may have.
     pub memory_budget: Option<usize>,
     /// Limits of one call into a component.
-    pub limits: Limits,
+    pub limits: PluginLimits,
     /// Interval of reconciles whose outcome is `poll` without an interval.
     pub poll_interval: Duration,
     /// Interval in which an object that waits for a change is reconciled without one.
@@ -60,14 +60,14 @@ pub struct Settings {
     /// Host and port of the API server, as a metric label.
     pub api_server: String,
     /// Leader election; without it the host always leads.
-    pub election: Option<lease::Settings>,
+    pub election: Option<lease::ElectionSettings>,
     /// Selection of the reconciles that are recorded.
     pub record: recording::RecordingSettings,
     /// Callback with the memory of a component after each call, for tests.
     pub inspect: Option<Inspector>,
 }
 
-impl Default for Settings {
+impl Default for HostSettings {
     fn default() -> Self {
         Self {
             plugins: PathBuf::from("plugins"),
@@ -81,7 +81,7 @@ impl Default for Settings {
             namespaces: Vec::new(),
             workers: 16,
             memory_budget: None,
-            limits: Limits::default(),
+            limits: PluginLimits::default(),
             poll_interval: Duration::from_secs(300),
             wait_interval: Duration::from_secs(30),
             deletion_deadline: Duration::from_secs(600),
@@ -98,7 +98,7 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl HostSettings {
     /// The networks that upstreams may be in besides public ones.
     pub(crate) fn allowed_networks(&self, grants: &Grants) -> NetworkGrant {
         let mut grant = grants.network.clone();

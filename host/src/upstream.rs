@@ -21,7 +21,7 @@
 //! ```
 //!
 //! Secrets enter a request in two places only: `substitution` puts them into the body, and `auth` makes the credential
-//! header that `Client::send_with_retries` inserts.
+//! header that `UpstreamClient::send_with_retries` inserts.
 
 mod answer;
 mod attempt;
@@ -65,8 +65,8 @@ pub(crate) use self::{
 };
 use self::{
     broker::BrokerClients,
-    client::{Client, ClientContext, ClientCounters},
-    health::Health,
+    client::{ClientContext, ClientCounters, UpstreamClient},
+    health::UpstreamHealth,
     rate_limit::RateLimiter,
 };
 pub use self::{
@@ -132,7 +132,7 @@ impl std::fmt::Debug for Secret {
 
 /// The name of one key of a Secret.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct SecretKey {
+pub struct UpstreamSecretKey {
     /// Namespace of the Secret.
     pub namespace: String,
     /// Name of the Secret.
@@ -141,7 +141,7 @@ pub struct SecretKey {
     pub key: String,
 }
 
-impl std::fmt::Display for SecretKey {
+impl std::fmt::Display for UpstreamSecretKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Secret {}/{} key `{}`", self.namespace, self.name, self.key)
     }
@@ -150,10 +150,10 @@ impl std::fmt::Display for SecretKey {
 /// A source of secret values: the cache of Secrets, or a fixture in tests.
 pub trait SecretStore: Send + Sync {
     /// The value of a key; `None` if the Secret or the key does not exist.
-    fn get(&self, key: &SecretKey) -> Option<Secret>;
+    fn get(&self, key: &UpstreamSecretKey) -> Option<Secret>;
 
     /// The origins that the owner of the Secret confines it to, as in its annotation; none for any.
-    fn allowed_origins(&self, _key: &SecretKey) -> Option<String> {
+    fn allowed_origins(&self, _key: &UpstreamSecretKey) -> Option<String> {
         None
     }
 }
@@ -161,7 +161,7 @@ pub trait SecretStore: Send + Sync {
 /// Checks that the owner of a Secret allows to send it to these origins.
 fn check_secret_origins(
     secrets: &dyn SecretStore,
-    key: &SecretKey,
+    key: &UpstreamSecretKey,
     origins: &[Origin],
 ) -> Result<(), SendError> {
     let Some(list) = secrets.allowed_origins(key) else {
@@ -182,10 +182,10 @@ fn check_secret_origins(
 /// Secret values read at one moment. A client is built from them and superseded when they differ, so both must be the
 /// same read. Metadata of a Secret is not in them: an annotation would end connections, tokens and streams.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub(crate) struct SecretSnapshot(Vec<(SecretKey, Secret)>);
+pub(crate) struct SecretSnapshot(Vec<(UpstreamSecretKey, Secret)>);
 
 impl SecretStore for SecretSnapshot {
-    fn get(&self, key: &SecretKey) -> Option<Secret> {
+    fn get(&self, key: &UpstreamSecretKey) -> Option<Secret> {
         let found = self.0.iter().find(|(k, _)| k == key);
         found.map(|(_, value)| value.clone())
     }
@@ -193,7 +193,7 @@ impl SecretStore for SecretSnapshot {
 
 /// A request of a component, checked by [`ClientPool::send_request`].
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct UpstreamRequest {
     /// HTTP method.
     pub method: String,
     /// Path, and query if any; starts with `/`.
@@ -210,7 +210,7 @@ pub struct Request {
     pub budget: Option<ResponseBudget>,
 }
 
-impl Request {
+impl UpstreamRequest {
     /// A GET without headers.
     fn get(path_and_query: &str) -> Self {
         Self {
@@ -227,7 +227,7 @@ impl Request {
 
 /// A response with any HTTP status.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Response {
+pub struct UpstreamResponse {
     /// HTTP status.
     pub status: u16,
     /// Header names in lower case, and values.
@@ -236,7 +236,7 @@ pub struct Response {
     pub body: Vec<u8>,
 }
 
-impl Response {
+impl UpstreamResponse {
     /// The response to a request that could not be authenticated: HTTP 401.
     pub fn unauthorized(why: &str) -> Self {
         Self {
@@ -247,8 +247,8 @@ impl Response {
     }
 }
 
-impl From<Response> for http::Response {
-    fn from(r: Response) -> Self {
+impl From<UpstreamResponse> for http::Response {
+    fn from(r: UpstreamResponse) -> Self {
         let headers = r
             .headers
             .into_iter()
@@ -357,7 +357,7 @@ pub trait DryRun: Send + Sync {
     fn may_connect(&self, upstream: &UpstreamObject) -> bool;
 
     /// Answers a request that is not sent.
-    fn answer_request(&self, upstream: &UpstreamObject, request: &Request) -> Response;
+    fn answer_request(&self, upstream: &UpstreamObject, request: &UpstreamRequest) -> UpstreamResponse;
 
     /// Records a message that is not published.
     fn record_message(&self, upstream: &UpstreamObject, message: &OutgoingMessage);
@@ -443,14 +443,14 @@ struct PoolEntry {
     version: Option<ClientVersion>,
     /// Kept over versions of the client: a rotated secret does not lift the limit.
     rate_limiter: (RateLimitScope, Arc<Mutex<RateLimiter>>),
-    client: Arc<OnceLock<Result<Arc<Client>, SendError>>>,
+    client: Arc<OnceLock<Result<Arc<UpstreamClient>, SendError>>>,
     last_used: Instant,
     /// The Upstream was deleted. Its secrets are remembered for a while: another of its name may be the same server.
     is_deleted: bool,
     secret_history: Arc<SecretHistory>,
     counters: Arc<ClientCounters>,
     /// Health known to the last client of this version: a client dropped as idle need not check it again.
-    health: Health,
+    health: UpstreamHealth,
 }
 
 impl Default for PoolEntry {
@@ -466,7 +466,7 @@ impl Default for PoolEntry {
             is_deleted: false,
             secret_history: Arc::default(),
             counters: Arc::default(),
-            health: Health::default(),
+            health: UpstreamHealth::default(),
         }
     }
 }
@@ -534,9 +534,9 @@ impl ClientPool {
     pub async fn send_request(
         &self,
         upstream: &UpstreamObject,
-        request: Request,
+        request: UpstreamRequest,
         secrets: &dyn SecretStore,
-    ) -> Result<Response, SendError> {
+    ) -> Result<UpstreamResponse, SendError> {
         let client = self.client_for(upstream, secrets)?;
         if let Some(dry_run) = &self.dry_run {
             let is_safe = matches!(request.method.as_str(), "GET" | "HEAD" | "OPTIONS");
@@ -563,7 +563,7 @@ impl ClientPool {
     ) -> Result<EventTail, SendError> {
         let client = self.client_for(upstream, secrets)?;
         if let Some(dry_run) = self.disconnected(upstream) {
-            let request = Request::get(path);
+            let request = UpstreamRequest::get(path);
             client.check_request(&request, secrets)?;
             dry_run.answer_request(upstream, &request);
             return Ok(EventTail::default());
@@ -572,7 +572,7 @@ impl ClientPool {
     }
 
     /// Checks the health of an upstream: connects and logs in, unless requests have shown it already.
-    pub(crate) async fn check_health(&self, upstream: &UpstreamObject, client: &Client) {
+    pub(crate) async fn check_health(&self, upstream: &UpstreamObject, client: &UpstreamClient) {
         match self.disconnected(upstream) {
             Some(dry_run) => {
                 dry_run.assume_health(upstream);
@@ -597,7 +597,7 @@ impl ClientPool {
         &self,
         upstream: &UpstreamObject,
         secrets: &dyn SecretStore,
-    ) -> Result<Arc<Client>, SendError> {
+    ) -> Result<Arc<UpstreamClient>, SendError> {
         let network = self.network.version();
         let version = ClientVersion::resolve(upstream, secrets, network)?;
         let secret_values = version.secrets.clone();
@@ -608,7 +608,7 @@ impl ClientPool {
             let entry = clients.entry(name).or_default();
             if entry.version.as_ref() != Some(&version) {
                 (entry.version, entry.client, entry.health) =
-                    (Some(version), Arc::default(), Health::default());
+                    (Some(version), Arc::default(), UpstreamHealth::default());
             }
             if entry.rate_limiter.0 != scope {
                 let limiter = RateLimiter::new(scope.requests_per_second, scope.burst);
@@ -640,7 +640,7 @@ impl ClientPool {
                 counters: totals,
                 on_status_change: Arc::new(move || news(&namespace, &name)),
             };
-            Client::new(upstream, context).map(Arc::new)
+            UpstreamClient::new(upstream, context).map(Arc::new)
         };
         cell.get_or_init(new).clone()
     }
@@ -710,12 +710,12 @@ impl ClientPool {
     }
 
     /// The digest of a secret's value, by [`DigestKey::digest`].
-    pub async fn digest_secret(&self, secret: &SecretKey, value: &[u8]) -> Result<String, SendError> {
+    pub async fn digest_secret(&self, secret: &UpstreamSecretKey, value: &[u8]) -> Result<String, SendError> {
         self.digest_key.digest(secret, value).await
     }
 }
 
-fn missing_secret(key: &SecretKey) -> SendError {
+fn missing_secret(key: &UpstreamSecretKey) -> SendError {
     SendError::NotFound(format!("{key} does not exist"))
 }
 

@@ -147,6 +147,51 @@ fn used_modules_of_nested_groups_are_found() {
     assert_eq!(found, ["a", "d", "e", "h"]);
 }
 
+/// Collects the files that declare each public type. Generated bindings have the names of the contract.
+fn collect_types(folder: &Path, types: &mut BTreeMap<String, BTreeSet<String>>) {
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("a directory entry").path();
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        if path.is_dir() {
+            let is_source =
+                !name.starts_with('.') && !["target", "templates", "node_modules"].contains(&&*name);
+            if is_source {
+                collect_types(&path, types);
+            }
+        } else if name.ends_with(".rs") && name != "bindings.rs" {
+            let source = fs::read_to_string(&path).expect("a source file");
+            for declared in source.lines().filter_map(public_type) {
+                types
+                    .entry(declared)
+                    .or_default()
+                    .insert(path.display().to_string());
+            }
+        }
+    }
+}
+
+/// The name of the type that a line declares with any public visibility.
+fn public_type(line: &str) -> Option<String> {
+    let rest = line.trim_start().strip_prefix("pub")?;
+    let rest = match rest.strip_prefix('(') {
+        Some(restricted) => restricted.split_once(')')?.1,
+        None => rest,
+    };
+    let (keyword, name) = rest.strip_prefix(' ')?.split_once(' ')?;
+    ["struct", "enum", "trait", "type", "union"]
+        .contains(&keyword)
+        .then(|| leading_identifier(name))?
+}
+
+#[test]
+fn public_types_of_the_workspace_have_names_of_their_own() {
+    let mut types = BTreeMap::new();
+    collect_types(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."), &mut types);
+    assert!(types.len() > 500, "the sources are not read");
+    let shared: Vec<_> = types.iter().filter(|(_, files)| files.len() > 1).collect();
+    assert!(shared.is_empty(), "the name of several public types: {shared:#?}");
+}
+
 /// The section of the documentation that says where something is decided.
 const DECISIONS: &str = "## Where to find it";
 /// Maximum number of files that an answer names.

@@ -4,10 +4,10 @@ use std::alloc::System;
 
 use ostler::testing::{
     key::Gvk,
-    object::Object,
+    object::KubeObject,
     scope::{Projection, Scope},
     selector::{FieldSelector, Selector},
-    store::{Put, Query, Source, Store},
+    store::{ListQuery, Put, Store, VersionSource},
 };
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
@@ -36,9 +36,9 @@ fn object_of_1331_bytes_costs_at_most_1450() {
     store.open_collection(&scope);
     let before = Region::new(ALLOCATOR);
     for i in 0..OBJECT_COUNT {
-        let (key, object) = Object::parse(&gvk, pipeline(i).as_bytes()).expect("an object");
+        let (key, object) = KubeObject::parse(&gvk, pipeline(i).as_bytes()).expect("an object");
         assert!(matches!(
-            store.put(&key, object, Projection::Full, Source::Watch),
+            store.put(&key, object, Projection::Full, VersionSource::Watch),
             Put::Changed(_)
         ));
     }
@@ -46,13 +46,13 @@ fn object_of_1331_bytes_costs_at_most_1450() {
     let labels = Selector::parse("team=t7").expect("a selector");
     let fields = FieldSelector::parse("spec.teamRef.name=t7").expect("a selector");
     for query in [
-        Query {
+        ListQuery {
             labels: Some(&labels),
-            ..Query::default()
+            ..ListQuery::default()
         },
-        Query {
+        ListQuery {
             fields: Some(&fields),
-            ..Query::default()
+            ..ListQuery::default()
         },
     ] {
         assert_eq!(store.list(&scope, &query).len(), OBJECT_COUNT / 50);

@@ -8,21 +8,21 @@ use serde_json::{Value, json};
 use crate::apply::{self, FieldWriter};
 use crate::builtin;
 use crate::crd;
-use crate::kind::{Kind, Version};
+use crate::kind::{ServedKind, ServedVersion};
 use crate::object::{current_time, is_removable, metadata_text, set_field};
 use crate::patch;
-use crate::registry::Registry;
+use crate::registry::KindRegistry;
 use crate::request::PatchKind;
-use crate::status::ApiError;
-use crate::storage::{ObjectKey, Resource, Storage, StoredObject, WriteRefused};
+use crate::status::StatusError;
+use crate::storage::{GroupResource, Storage, StoredKey, StoredObject, WriteRefused};
 
 /// The state behind all requests.
 #[derive(Debug)]
-pub struct Api {
+pub struct RequestHandler {
     /// Objects.
     pub storage: Storage,
     /// Kinds.
-    pub registry: Registry,
+    pub registry: KindRegistry,
 }
 
 /// The handling of unknown fields (`fieldValidation`).
@@ -38,11 +38,11 @@ pub enum FieldValidation {
 
 /// The parameters of a write: kind, version, subresource and options.
 #[derive(Debug, Clone)]
-pub struct WriteContext<'a> {
+pub struct WriteParameters<'a> {
     /// The kind.
-    pub kind: &'a Kind,
+    pub kind: &'a ServedKind,
     /// The version.
-    pub version: &'a Version,
+    pub version: &'a ServedVersion,
     /// Subresource, empty for none.
     pub subresource: &'a str,
     /// `fieldManager`.
@@ -104,12 +104,12 @@ fn iter_generation_fields(
     })
 }
 
-impl Api {
+impl RequestHandler {
     /// Starts with the namespaces every cluster has.
     pub fn new(storage: Storage) -> Self {
         let api = Self {
             storage,
-            registry: Registry::new(),
+            registry: KindRegistry::new(),
         };
         for name in ["default", "kube-node-lease", "kube-public", "kube-system"] {
             let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
@@ -119,7 +119,7 @@ impl Api {
             let Some(version) = kind.version("v1") else {
                 continue;
             };
-            let context = WriteContext {
+            let context = WriteParameters {
                 kind: &kind,
                 version,
                 subresource: "",
@@ -134,7 +134,7 @@ impl Api {
     }
 
     /// Converts an object to a version, which differs in `apiVersion` and defaults only.
-    pub fn convert_to_version(kind: &Kind, version: &Version, object: &StoredObject) -> Value {
+    pub fn convert_to_version(kind: &ServedKind, version: &ServedVersion, object: &StoredObject) -> Value {
         let mut value = object.value.clone();
         let wanted = kind.api_version(&version.name);
         if value["apiVersion"] != wanted.as_str() {
@@ -147,15 +147,15 @@ impl Api {
     /// Creates an object.
     pub fn create_object(
         &self,
-        context: &WriteContext<'_>,
+        context: &WriteParameters<'_>,
         namespace: Option<&str>,
         mut object: Value,
-    ) -> Result<WriteOutcome, ApiError> {
+    ) -> Result<WriteOutcome, StatusError> {
         let warnings = self.prepare_content(context, &mut object, true)?;
         self.set_identity(context, namespace, None, &mut object)?;
         if !metadata_text(&object, "resourceVersion").is_empty() {
             // kube-apiserver also responds with 500 here.
-            return Err(ApiError::new(
+            return Err(StatusError::new(
                 500,
                 "",
                 "resourceVersion should not be set on objects to be created",
@@ -178,7 +178,7 @@ impl Api {
             self.complete_new_object(context, &mut candidate)?;
             let writer = self.field_writer(context);
             apply::track_update(&context.version.schema, None, &mut candidate, &writer);
-            let key = ObjectKey::new(
+            let key = StoredKey::new(
                 metadata_text(&candidate, "namespace"),
                 metadata_text(&candidate, "name"),
             );
@@ -193,18 +193,18 @@ impl Api {
                 }
             }
         }
-        Err(ApiError::internal("no free name was found"))
+        Err(StatusError::internal("no free name was found"))
     }
 
     /// Changes an existing object, or applies a new one.
     pub fn edit_object(
         &self,
-        context: &WriteContext<'_>,
+        context: &WriteParameters<'_>,
         namespace: Option<&str>,
         name: &str,
         edit: &Edit,
-    ) -> Result<WriteOutcome, ApiError> {
-        let key = ObjectKey::new(namespace.unwrap_or_default(), name);
+    ) -> Result<WriteOutcome, StatusError> {
+        let key = StoredKey::new(namespace.unwrap_or_default(), name);
         let subject = context.kind.subject(name);
         loop {
             let Some(live) = self.storage.get(&context.kind.resource, &key) else {
@@ -215,7 +215,7 @@ impl Api {
                             result => result,
                         }
                     }
-                    _ => Err(ApiError::not_found(subject)),
+                    _ => Err(StatusError::not_found(subject)),
                 };
             };
             let shown = Self::convert_to_version(context.kind, context.version, &live);
@@ -264,12 +264,12 @@ impl Api {
     /// The object with the edit applied, before the rules of the server. Also returns warnings.
     fn build_candidate(
         &self,
-        context: &WriteContext<'_>,
+        context: &WriteParameters<'_>,
         namespace: Option<&str>,
         name: &str,
         shown: &Value,
         edit: &Edit,
-    ) -> Result<(Value, Vec<String>), ApiError> {
+    ) -> Result<(Value, Vec<String>), StatusError> {
         Ok(match edit {
             Edit::Replace(object) => {
                 let mut object = object.clone();
@@ -281,8 +281,8 @@ impl Api {
                         &0.into(),
                         "must be specified for an update",
                     );
-                    return Err(ApiError::invalid(
-                        crate::status::Subject {
+                    return Err(StatusError::invalid(
+                        crate::status::ErrorSubject {
                             kind: &context.kind.resource.plural,
                             ..context.kind.subject(name)
                         },
@@ -298,8 +298,8 @@ impl Api {
                     .map_err(|error| {
                         match error.message.split_once("strict decoding error") {
                             // The error of a patch names the whole patch.
-                            Some((_, found)) => ApiError::invalid(
-                                crate::status::Subject {
+                            Some((_, found)) => StatusError::invalid(
+                                crate::status::ErrorSubject {
                                     group: "",
                                     resource: "",
                                     kind: "",
@@ -329,27 +329,27 @@ impl Api {
 
     fn create_applied(
         &self,
-        context: &WriteContext<'_>,
+        context: &WriteParameters<'_>,
         namespace: Option<&str>,
         name: &str,
         config: &Value,
-    ) -> Result<WriteOutcome, ApiError> {
+    ) -> Result<WriteOutcome, StatusError> {
         let config = self.check_applied_config(context, namespace, name, config)?;
         if !metadata_text(&config, "uid").is_empty() {
             let message = format!(
                 "uid mismatch: the provided object specified uid {}, and no existing object was found",
                 metadata_text(&config, "uid")
             );
-            return Err(ApiError::conflict(context.kind.subject(name), message));
+            return Err(StatusError::conflict(context.kind.subject(name), message));
         }
         if !metadata_text(&config, "resourceVersion").is_empty() {
-            return Err(ApiError::not_found(context.kind.subject(name)));
+            return Err(StatusError::not_found(context.kind.subject(name)));
         }
         let writer = self.field_writer(context);
         let mut object = apply::apply_config(&context.version.schema, None, &config, &writer, true)?;
         context.version.schema.apply_defaults(&mut object);
         self.complete_new_object(context, &mut object)?;
-        let key = ObjectKey::new(namespace.unwrap_or_default(), name);
+        let key = StoredKey::new(namespace.unwrap_or_default(), name);
         Ok(WriteOutcome {
             object: self.insert_object(context, key, object)?,
             created: true,
@@ -357,7 +357,11 @@ impl Api {
         })
     }
 
-    fn complete_new_object(&self, context: &WriteContext<'_>, object: &mut Value) -> Result<(), ApiError> {
+    fn complete_new_object(
+        &self,
+        context: &WriteParameters<'_>,
+        object: &mut Value,
+    ) -> Result<(), StatusError> {
         let time = current_time();
         if let Some(metadata) = object["metadata"].as_object_mut() {
             for field in [
@@ -387,10 +391,10 @@ impl Api {
 
     fn validate_object(
         &self,
-        context: &WriteContext<'_>,
+        context: &WriteParameters<'_>,
         object: &Value,
         old: Option<&Value>,
-    ) -> Result<(), ApiError> {
+    ) -> Result<(), StatusError> {
         let mut errors = crate::metadata::validate_metadata(context.kind, object);
         if context.kind.custom {
             errors.extend(context.kind.validate(context.version, object, old));
@@ -400,7 +404,7 @@ impl Api {
         if errors.is_empty() {
             Ok(())
         } else {
-            Err(ApiError::invalid(
+            Err(StatusError::invalid(
                 context.kind.subject(metadata_text(object, "name")),
                 errors,
             ))
@@ -409,10 +413,10 @@ impl Api {
 
     fn insert_object(
         &self,
-        context: &WriteContext<'_>,
-        key: ObjectKey,
+        context: &WriteParameters<'_>,
+        key: StoredKey,
         mut object: Value,
-    ) -> Result<Arc<StoredObject>, ApiError> {
+    ) -> Result<Arc<StoredObject>, StatusError> {
         object["apiVersion"] = context.kind.api_version(&context.kind.storage_version).into();
         let name = key.name.clone();
         let namespace = key.namespace.clone();
@@ -425,16 +429,16 @@ impl Api {
         };
         let subject = context.kind.subject(&name);
         let stored = result.map_err(|refused| match refused {
-            WriteRefused::NoNamespace => ApiError::not_found(crate::status::Subject { group: "", resource: "namespaces", kind: "Namespace", name: &namespace }),
+            WriteRefused::NoNamespace => StatusError::not_found(crate::status::ErrorSubject { group: "", resource: "namespaces", kind: "Namespace", name: &namespace }),
             WriteRefused::NamespaceTerminating => {
                 let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
-                let mut error = ApiError::forbidden(subject, why);
+                let mut error = StatusError::forbidden(subject, why);
                 if let Some(details) = &mut error.details {
                     details["causes"] = json!([{"reason": "NamespaceTerminating", "message": format!("namespace {namespace} is being terminated"), "field": "metadata.namespace"}]);
                 }
                 error
             }
-            WriteRefused::Exists | WriteRefused::Changed => ApiError::already_exists(subject),
+            WriteRefused::Exists | WriteRefused::Changed => StatusError::already_exists(subject),
         })?;
         if !context.dry_run {
             self.update_registry(&context.kind.resource, &name);
@@ -445,19 +449,19 @@ impl Api {
     /// Applies the rules that hold for every change of an object.
     fn complete_edit(
         &self,
-        context: &WriteContext<'_>,
+        context: &WriteParameters<'_>,
         live: &StoredObject,
         shown: &Value,
         candidate: &mut Value,
         edit: &Edit,
-    ) -> Result<EditResult, ApiError> {
+    ) -> Result<EditResult, StatusError> {
         let name = metadata_text(shown, "name").to_owned();
         let subject = context.kind.subject(&name);
         let uid = metadata_text(candidate, "uid");
         if !uid.is_empty() && uid != live.uid() {
             return Err(match edit {
                 // The uid of a replacement is a precondition, that of a patch is a change.
-                Edit::Replace(_) => ApiError::conflict(
+                Edit::Replace(_) => StatusError::conflict(
                     subject,
                     format!(
                         "StorageError: invalid object, Code: 4, Key: /registry/{}/{}/{}/{name}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
@@ -467,7 +471,7 @@ impl Api {
                         live.uid()
                     ),
                 ),
-                _ => ApiError::invalid(
+                _ => StatusError::invalid(
                     subject,
                     vec![FieldError::invalid(
                         "metadata.uid",
@@ -479,7 +483,7 @@ impl Api {
         }
         let revision = metadata_text(candidate, "resourceVersion");
         if !revision.is_empty() && revision != live.revision.to_string() {
-            return Err(ApiError::modified(subject));
+            return Err(StatusError::modified(subject));
         }
         let managed = candidate["metadata"].get("managedFields").cloned();
         self.restore_system_fields(context, shown, candidate);
@@ -508,7 +512,7 @@ impl Api {
                     "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
                     fresh.join(", ")
                 );
-                return Err(ApiError::invalid(
+                return Err(StatusError::invalid(
                     subject,
                     vec![FieldError::forbidden("metadata.finalizers", why)],
                 ));
@@ -536,7 +540,7 @@ impl Api {
     }
 
     /// Restores the fields that a client cannot change, and those outside of the subresource.
-    fn restore_system_fields(&self, context: &WriteContext<'_>, shown: &Value, candidate: &mut Value) {
+    fn restore_system_fields(&self, context: &WriteParameters<'_>, shown: &Value, candidate: &mut Value) {
         if context.subresource == "status" {
             let status = candidate.get("status").cloned();
             *candidate = shown.clone();
@@ -567,7 +571,7 @@ impl Api {
         }
     }
 
-    fn field_writer<'a>(&self, context: &WriteContext<'a>) -> FieldWriter<'a> {
+    fn field_writer<'a>(&self, context: &WriteParameters<'a>) -> FieldWriter<'a> {
         FieldWriter {
             manager: context.manager,
             api_version: context.kind.api_version(&context.version.name),
@@ -578,11 +582,11 @@ impl Api {
     }
 
     /// Registers or removes the kind of a definition that was written or deleted.
-    pub(crate) fn update_registry(&self, resource: &Resource, name: &str) {
+    pub(crate) fn update_registry(&self, resource: &GroupResource, name: &str) {
         if resource.plural != builtin::CRD_PLURAL || resource.group != builtin::EXTENSIONS_GROUP {
             return;
         }
-        match self.storage.get(resource, &ObjectKey::new("", name)) {
+        match self.storage.get(resource, &StoredKey::new("", name)) {
             Some(definition) => {
                 if let Some(kind) = crd::parse_kind(&definition.value) {
                     self.registry.put_kind(kind);
@@ -590,7 +594,7 @@ impl Api {
             }
             None => {
                 if let Some((plural, group)) = name.split_once('.') {
-                    self.registry.remove_kind(&Resource::new(group, plural));
+                    self.registry.remove_kind(&GroupResource::new(group, plural));
                 }
             }
         }

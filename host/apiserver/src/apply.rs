@@ -4,7 +4,7 @@ use ostler_schema::Schema;
 use serde_json::{Value, json};
 
 use crate::fields::{self, FieldSet};
-use crate::status::ApiError;
+use crate::status::StatusError;
 
 /// The field manager of a write, and the subresource it writes to.
 #[derive(Debug, Clone)]
@@ -175,7 +175,7 @@ pub fn apply_config(
     applied: &Value,
     writer: &FieldWriter<'_>,
     force: bool,
-) -> Result<Value, ApiError> {
+) -> Result<Value, StatusError> {
     let nothing = json!({});
     let before = live.unwrap_or(&nothing);
     let mut managers = read_managers(before);
@@ -248,7 +248,7 @@ pub fn apply_config(
     Ok(after)
 }
 
-fn conflict_error(mut conflicts: Vec<(String, Vec<String>)>) -> ApiError {
+fn conflict_error(mut conflicts: Vec<(String, Vec<String>)>) -> StatusError {
     conflicts.sort();
     let count: usize = conflicts.iter().map(|(_, paths)| paths.len()).sum();
     let message = match conflicts.as_slice() {
@@ -275,9 +275,9 @@ fn conflict_error(mut conflicts: Vec<(String, Vec<String>)>) -> ApiError {
             })
         })
         .collect();
-    ApiError {
+    StatusError {
         details: Some(json!({"causes": causes})),
-        ..ApiError::new(409, "Conflict", message)
+        ..StatusError::new(409, "Conflict", message)
     }
 }
 

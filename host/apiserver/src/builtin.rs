@@ -10,8 +10,8 @@ use ostler_schema::Schema;
 use serde_json::{Value, json};
 
 use crate::crd;
-use crate::kind::{Column, Kind, Version};
-use crate::storage::Resource;
+use crate::kind::{Column, ServedKind, ServedVersion};
+use crate::storage::GroupResource;
 
 /// Group of CustomResourceDefinitions.
 pub const EXTENSIONS_GROUP: &str = "apiextensions.k8s.io";
@@ -32,7 +32,7 @@ struct Builtin {
 }
 
 /// All built-in kinds.
-pub fn builtin_kinds() -> Vec<Kind> {
+pub fn builtin_kinds() -> Vec<ServedKind> {
     let rbac = "rbac.authorization.k8s.io";
     vec![
         core_kind("Namespace", "namespaces", &["ns"]).cluster_scoped().with_status().with_columns(&[("Status", "string", ".status.phase"), AGE_COLUMN]),
@@ -187,12 +187,12 @@ impl Builtin {
         }
     }
 
-    fn into_kind(self) -> Kind {
+    fn into_kind(self) -> ServedKind {
         let mut openapi = object_schema(self.schema);
         let schema = Schema::parse_root(&openapi).unwrap_or_else(|_| Schema::permissive());
         openapi["description"] = format!("{} ({})", self.kind, self.version).into();
-        Kind {
-            resource: Resource::new(self.group, self.plural),
+        ServedKind {
+            resource: GroupResource::new(self.group, self.plural),
             kind: self.kind.into(),
             list_kind: format!("{}List", self.kind),
             singular: self.kind.to_lowercase(),
@@ -207,7 +207,7 @@ impl Builtin {
             conditional_update: false,
             generations: self.generations,
             storage_version: self.version.into(),
-            versions: vec![Version {
+            versions: vec![ServedVersion {
                 name: self.version.into(),
                 served: true,
                 schema,
@@ -222,7 +222,7 @@ impl Builtin {
 }
 
 /// Completes an object of a built-in kind, as its strategy in the API server does.
-pub fn prepare_object(kind: &Kind, old: Option<&Value>, object: &mut Value, now: &str) {
+pub fn prepare_object(kind: &ServedKind, old: Option<&Value>, object: &mut Value, now: &str) {
     match (kind.resource.group.as_str(), kind.kind.as_str()) {
         _ if kind.custom => {}
         ("", "Namespace") => {
@@ -256,7 +256,7 @@ pub fn prepare_object(kind: &Kind, old: Option<&Value>, object: &mut Value, now:
 }
 
 /// Validates an object of a built-in kind.
-pub fn validate_object(kind: &Kind, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+pub fn validate_object(kind: &ServedKind, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     match (kind.resource.group.as_str(), kind.kind.as_str()) {
         ("", "Secret" | "ConfigMap") => {

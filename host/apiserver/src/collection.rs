@@ -10,26 +10,30 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::api::Api;
+use crate::api::RequestHandler;
 use crate::deletion::Deleted;
 use crate::handler::ResourceRequest;
-use crate::kind::{Kind, Version};
-use crate::request::{ListOptions, Shape};
-use crate::response::{Answer, build_response, full_body, json_response};
-use crate::status::ApiError;
-use crate::storage::{ObjectKey, StoredObject};
+use crate::kind::{ServedKind, ServedVersion};
+use crate::request::{ListOptions, ResponseShape};
+use crate::response::{ServerResponse, build_response, full_body, json_response};
+use crate::status::StatusError;
+use crate::storage::{StoredKey, StoredObject};
 use crate::table;
-use crate::watch::Watch;
+use crate::watch::WatchRequest;
 
 impl ResourceRequest<'_> {
-    pub(crate) fn list_options(&self, kind: &Kind, version: &Version) -> Result<ListOptions, ApiError> {
+    pub(crate) fn list_options(
+        &self,
+        kind: &ServedKind,
+        version: &ServedVersion,
+    ) -> Result<ListOptions, StatusError> {
         let options = self.query.parse_list_options()?;
         for field in options.fields.list_fields() {
             let known = field == "metadata.name"
                 || (field == "metadata.namespace" && kind.namespaced)
                 || version.selectable.iter().any(|one| one == field);
             if !known {
-                return Err(ApiError::bad_request(format!(
+                return Err(StatusError::bad_request(format!(
                     "field label not supported: {field}"
                 )));
             }
@@ -37,12 +41,12 @@ impl ResourceRequest<'_> {
         Ok(options)
     }
 
-    pub(crate) fn list_objects(&self, kind: &Kind, version: &Version) -> Answer {
+    pub(crate) fn list_objects(&self, kind: &ServedKind, version: &ServedVersion) -> ServerResponse {
         let options = self.list_options(kind, version)?;
         let storage = &self.state.api.storage;
         let namespace = self.target.namespace.as_deref();
         if options.revision_match.is_some() && options.revision.is_none() {
-            return Err(ApiError::new(
+            return Err(StatusError::new(
                 422,
                 "Invalid",
                 "ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided",
@@ -51,14 +55,14 @@ impl ResourceRequest<'_> {
         let (objects, revision, after) = if let Some(token) = &options.resume {
             let (revision, after) = PageToken::decode(token)?;
             let objects = storage.list_at(&kind.resource, namespace, revision).map_err(|_| {
-                ApiError::expired("The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter.")
+                StatusError::expired("The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter.")
             })?;
             (objects, revision, Some(after))
         } else if let Some(revision) = options.revision.filter(|_| options.exact) {
             let objects = storage
                 .list_at(&kind.resource, namespace, revision)
                 .map_err(|compacted| {
-                    ApiError::expired(format!(
+                    StatusError::expired(format!(
                         "The resourceVersion for the provided list is too old. (oldest: {})",
                         compacted.oldest
                     ))
@@ -69,7 +73,7 @@ impl ResourceRequest<'_> {
             (objects, revision, None)
         };
         if let Some(asked) = options.revision.filter(|asked| *asked > revision) {
-            return Err(ApiError::too_large_revision(asked, revision));
+            return Err(StatusError::too_large_revision(asked, revision));
         }
         let mut chosen: Vec<Arc<StoredObject>> = objects
             .into_iter()
@@ -96,14 +100,14 @@ impl ResourceRequest<'_> {
 
     pub(crate) fn respond_list(
         &self,
-        kind: &Kind,
-        version: &Version,
+        kind: &ServedKind,
+        version: &ServedVersion,
         objects: &[Arc<StoredObject>],
         metadata: &Value,
-    ) -> Answer {
+    ) -> ServerResponse {
         let api_version = kind.api_version(&version.name);
         let shape = self.accepted_shape()?;
-        if shape == Shape::Table {
+        if shape == ResponseShape::Table {
             let now = Timestamp::now();
             let rows: Vec<Value> = objects
                 .iter()
@@ -111,7 +115,7 @@ impl ResourceRequest<'_> {
                     table::build_row(
                         kind,
                         version,
-                        &Api::convert_to_version(kind, version, object),
+                        &RequestHandler::convert_to_version(kind, version, object),
                         self.include_object(),
                         now,
                     )
@@ -126,7 +130,7 @@ impl ResourceRequest<'_> {
             ));
         }
         let (list_kind, list_version) = match shape {
-            Shape::Partial => ("PartialObjectMetadataList", "meta.k8s.io/v1"),
+            ResponseShape::Partial => ("PartialObjectMetadataList", "meta.k8s.io/v1"),
             _ => (kind.list_kind.as_str(), api_version.as_str()),
         };
         // Objects are copied as stored JSON text, without building the list as a value.
@@ -135,12 +139,12 @@ impl ResourceRequest<'_> {
             if index > 0 {
                 text.push(b',');
             }
-            if shape == Shape::Object && object.value["apiVersion"] == api_version.as_str() {
+            if shape == ResponseShape::Object && object.value["apiVersion"] == api_version.as_str() {
                 text.extend_from_slice(object.json());
                 continue;
             }
-            let value = Api::convert_to_version(kind, version, object);
-            let value = if shape == Shape::Partial {
+            let value = RequestHandler::convert_to_version(kind, version, object);
+            let value = if shape == ResponseShape::Partial {
                 table::partial_object(&value)
             } else {
                 value
@@ -153,10 +157,10 @@ impl ResourceRequest<'_> {
         Ok(build_response(200, "application/json", full_body(text.into())))
     }
 
-    pub(crate) fn start_watch(&self, kind: &Arc<Kind>, version: &Version) -> Answer {
+    pub(crate) fn start_watch(&self, kind: &Arc<ServedKind>, version: &ServedVersion) -> ServerResponse {
         let options = self.list_options(kind, version)?;
-        Watch::validate_options(&options)?;
-        let watch = Watch {
+        WatchRequest::validate_options(&options)?;
+        let watch = WatchRequest {
             state: self.state.clone(),
             kind: kind.clone(),
             version: version.name.clone(),
@@ -179,7 +183,7 @@ impl ResourceRequest<'_> {
         ))
     }
 
-    pub(crate) fn delete_collection(&self, kind: &Kind, version: &Version) -> Answer {
+    pub(crate) fn delete_collection(&self, kind: &ServedKind, version: &ServedVersion) -> ServerResponse {
         let options = self.list_options(kind, version)?;
         let how = self.parse_delete_options()?;
         let (objects, revision) = self
@@ -211,18 +215,18 @@ impl ResourceRequest<'_> {
 struct PageToken;
 
 impl PageToken {
-    fn encode(revision: u64, last: &ObjectKey) -> String {
+    fn encode(revision: u64, last: &StoredKey) -> String {
         URL_SAFE_NO_PAD.encode(json!([revision, last.namespace, last.name]).to_string())
     }
 
-    fn decode(token: &str) -> Result<(u64, ObjectKey), ApiError> {
+    fn decode(token: &str) -> Result<(u64, StoredKey), StatusError> {
         let (revision, namespace, name): (u64, String, String) = URL_SAFE_NO_PAD
             .decode(token)
             .ok()
             .and_then(|text| serde_json::from_slice(&text).ok())
             .ok_or_else(|| {
-                ApiError::bad_request("continue key is not valid: it was not made by this server")
+                StatusError::bad_request("continue key is not valid: it was not made by this server")
             })?;
-        Ok((revision, ObjectKey { namespace, name }))
+        Ok((revision, StoredKey { namespace, name }))
     }
 }

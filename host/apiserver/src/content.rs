@@ -3,25 +3,25 @@
 use ostler_schema::FieldError;
 use serde_json::{Value, json};
 
-use crate::api::{Api, FieldValidation, WriteContext};
+use crate::api::{FieldValidation, RequestHandler, WriteParameters};
 use crate::object::metadata_text;
-use crate::status::ApiError;
+use crate::status::StatusError;
 
-impl Api {
+impl RequestHandler {
     /// Checks and completes an applied configuration.
     pub(crate) fn check_applied_config(
         &self,
-        context: &WriteContext<'_>,
+        context: &WriteParameters<'_>,
         namespace: Option<&str>,
         name: &str,
         config: &Value,
-    ) -> Result<Value, ApiError> {
+    ) -> Result<Value, StatusError> {
         let given = metadata_text(config, "namespace");
         let mut config = config.clone();
         if context.manager.is_empty() {
             let cause = FieldError::required("fieldManager", "is required for apply patch");
-            return Err(ApiError::invalid(
-                crate::status::Subject {
+            return Err(StatusError::invalid(
+                crate::status::ErrorSubject {
                     group: "meta.k8s.io",
                     resource: "",
                     kind: "PatchOptions",
@@ -35,11 +35,11 @@ impl Api {
             .get("managedFields")
             .is_some_and(|fields| fields.as_array().is_none_or(|fields| !fields.is_empty()))
         {
-            return Err(ApiError::bad_request("metadata.managedFields must be nil"));
+            return Err(StatusError::bad_request("metadata.managedFields must be nil"));
         }
         let unknown = context.version.schema.prune(&mut config.clone());
         if let Some(field) = unknown.first() {
-            return Err(ApiError::new(
+            return Err(StatusError::new(
                 500,
                 "",
                 format!(
@@ -55,13 +55,13 @@ impl Api {
     /// Prunes unknown fields as `fieldValidation` demands and applies defaults. Returns warnings.
     pub(crate) fn prepare_content(
         &self,
-        context: &WriteContext<'_>,
+        context: &WriteParameters<'_>,
         object: &mut Value,
         whole: bool,
-    ) -> Result<Vec<String>, ApiError> {
+    ) -> Result<Vec<String>, StatusError> {
         let expected = context.kind.api_version(&context.version.name);
         if !object.is_object() {
-            return Err(ApiError::bad_request("the body is not an object"));
+            return Err(StatusError::bad_request("the body is not an object"));
         }
         if object["kind"].is_null() && whole {
             object["kind"] = context.kind.kind.as_str().into();
@@ -74,7 +74,7 @@ impl Api {
                 object["apiVersion"].as_str().unwrap_or_default(),
                 object["kind"].as_str().unwrap_or_default(),
             );
-            return Err(ApiError::bad_request(if found_version == expected {
+            return Err(StatusError::bad_request(if found_version == expected {
                 format!(
                     "{} in version \"{}\" cannot be handled as a {}: no kind \"{found_kind}\" is registered for version \"{expected}\"",
                     found_kind, context.version.name, context.kind.kind
@@ -87,7 +87,7 @@ impl Api {
         }
         if !object["metadata"].is_object() {
             if !object["metadata"].is_null() {
-                return Err(ApiError::bad_request(format!(
+                return Err(StatusError::bad_request(format!(
                     "{} in version \"{}\" cannot be handled as a {}: metadata is not an object",
                     context.kind.kind, context.version.name, context.kind.kind
                 )));
@@ -103,7 +103,7 @@ impl Api {
             .map(|field| format!("unknown field \"{field}\""))
             .collect();
         if context.validation == FieldValidation::Strict && !unknown.is_empty() {
-            return Err(ApiError::bad_request(format!(
+            return Err(StatusError::bad_request(format!(
                 "{} in version \"{}\" cannot be handled as a {}: strict decoding error: {}",
                 context.kind.kind,
                 context.version.name,
@@ -122,14 +122,14 @@ impl Api {
     /// Completes name and namespace from the path; different ones in the body are an error.
     pub(crate) fn set_identity(
         &self,
-        context: &WriteContext<'_>,
+        context: &WriteParameters<'_>,
         namespace: Option<&str>,
         name: Option<&str>,
         object: &mut Value,
-    ) -> Result<(), ApiError> {
+    ) -> Result<(), StatusError> {
         let expected = context.kind.api_version(&context.version.name);
         if object["apiVersion"] != expected.as_str() || object["kind"] != context.kind.kind.as_str() {
-            return Err(ApiError::bad_request(format!(
+            return Err(StatusError::bad_request(format!(
                 "the object provided is {}, Kind={}, expected {expected}, Kind={}",
                 object["apiVersion"].as_str().unwrap_or_default(),
                 object["kind"].as_str().unwrap_or_default(),
@@ -143,12 +143,12 @@ impl Api {
         match namespace {
             Some(namespace) if given.is_empty() => object["metadata"]["namespace"] = namespace.into(),
             Some(namespace) if given != namespace => {
-                return Err(ApiError::bad_request(
+                return Err(StatusError::bad_request(
                     "the namespace of the provided object does not match the namespace sent on the request",
                 ));
             }
             None if !given.is_empty() => {
-                return Err(ApiError::bad_request(
+                return Err(StatusError::bad_request(
                     "the namespace of the provided object does not match the namespace sent on the request",
                 ));
             }
@@ -158,7 +158,7 @@ impl Api {
         match name {
             Some(name) if given.is_empty() => object["metadata"]["name"] = name.into(),
             Some(name) if given != name => {
-                return Err(ApiError::bad_request(format!(
+                return Err(StatusError::bad_request(format!(
                     "the name of the object ({given}) does not match the name on the URL ({name})"
                 )));
             }

@@ -4,40 +4,40 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::faults::Fault;
-use crate::state::State;
-use crate::status::ApiError;
+use crate::faults::RequestFault;
+use crate::state::ServerState;
+use crate::status::StatusError;
 
 /// Answers `METHOD /_ostler/…`.
 ///
-/// - `POST faults` arms a [`Fault`], `DELETE faults` disarms all;
+/// - `POST faults` arms a [`RequestFault`], `DELETE faults` disarms all;
 /// - `POST latency {"ms": N}`, `POST cut-watches`, `POST compact`, `POST restart`;
 /// - `POST refuse {"ms": N}` refuses connections for this time;
 /// - `GET counters`, `DELETE counters`.
 pub fn handle_control(
-    state: &std::sync::Arc<State>,
+    state: &std::sync::Arc<ServerState>,
     method: &http::Method,
     path: &str,
     body: &[u8],
-) -> Result<Value, ApiError> {
+) -> Result<Value, StatusError> {
     let body: Value = match body {
         [] => Value::Null,
-        text => serde_json::from_slice(text).map_err(|error| ApiError::bad_request(error.to_string()))?,
+        text => serde_json::from_slice(text).map_err(|error| StatusError::bad_request(error.to_string()))?,
     };
     let duration = || {
         body["ms"]
             .as_u64()
             .map(Duration::from_millis)
-            .ok_or_else(|| ApiError::bad_request("ms: a number is needed"))
+            .ok_or_else(|| StatusError::bad_request("ms: a number is needed"))
     };
     match (method.as_str(), path) {
         ("POST", "faults") => {
-            let fault: Fault =
-                serde_json::from_value(body).map_err(|error| ApiError::bad_request(error.to_string()))?;
+            let fault: RequestFault =
+                serde_json::from_value(body).map_err(|error| StatusError::bad_request(error.to_string()))?;
             state
                 .faults
                 .add(fault)
-                .map_err(|error| ApiError::bad_request(error.to_string()))?;
+                .map_err(|error| StatusError::bad_request(error.to_string()))?;
         }
         ("DELETE", "faults") => state.faults.clear(),
         ("POST", "latency") => state.faults.set_latency(duration()?),
@@ -60,7 +60,7 @@ pub fn handle_control(
             );
         }
         ("DELETE", "counters") => state.counters.reset(),
-        _ => return Err(ApiError::no_such_path()),
+        _ => return Err(StatusError::no_such_path()),
     }
     Ok(json!({}))
 }

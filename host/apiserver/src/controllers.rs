@@ -5,11 +5,11 @@
 
 use serde_json::{Value, json};
 
-use crate::api::{Api, Edit, FieldValidation, WriteContext};
+use crate::api::{Edit, FieldValidation, RequestHandler, WriteParameters};
 use crate::metadata::SIMULATE_ANNOTATION;
 use crate::object::current_time;
 use crate::request::PatchKind;
-use crate::storage::{ObjectKey, Resource, StoredObject};
+use crate::storage::{GroupResource, StoredKey, StoredObject};
 
 /// `fieldManager` of what the stand-ins write, as on a real cluster.
 const MANAGER: &str = "kube-controller-manager";
@@ -39,7 +39,7 @@ impl Behavior {
 }
 
 /// Follows a write: updates the status of a workload, a claim or a Service, and the endpoints that it changes.
-pub fn follow_write(api: &Api, resource: &Resource, object: &StoredObject) {
+pub fn follow_write(api: &RequestHandler, resource: &GroupResource, object: &StoredObject) {
     let key = object.key();
     let name = (resource.group.as_str(), resource.plural.as_str());
     if let Some(live) = api.storage.get(resource, &key)
@@ -56,7 +56,7 @@ pub fn follow_write(api: &Api, resource: &Resource, object: &StoredObject) {
         ("apps", plural) if APPS_PLURALS.contains(&plural) => {
             let (services, _) = api
                 .storage
-                .list(&Resource::new("", "services"), Some(&key.namespace));
+                .list(&GroupResource::new("", "services"), Some(&key.namespace));
             for service in services {
                 write_endpoints(api, &key.namespace, &service.value);
             }
@@ -242,21 +242,21 @@ fn with_times(object: &Value, conditions: &[Value]) -> Value {
     all.into()
 }
 
-fn write_status(api: &Api, resource: &Resource, key: &ObjectKey, status: Value) {
+fn write_status(api: &RequestHandler, resource: &GroupResource, key: &StoredKey, status: Value) {
     let patch = Edit::Patch(PatchKind::Merge, json!({ "status": status }));
     edit(api, resource, "status", key, &patch);
 }
 
 /// Writes as the controllers do. An error means that the object is gone, or that somebody has written what the schema refuses:
 /// the next write of it is followed again.
-fn edit(api: &Api, resource: &Resource, subresource: &str, key: &ObjectKey, edit: &Edit) {
+fn edit(api: &RequestHandler, resource: &GroupResource, subresource: &str, key: &StoredKey, edit: &Edit) {
     let Some(kind) = api.registry.get_by_resource(resource) else {
         return;
     };
     let Some(version) = kind.version(&kind.storage_version) else {
         return;
     };
-    let context = WriteContext {
+    let context = WriteParameters {
         kind: &kind,
         version,
         subresource,
@@ -275,7 +275,7 @@ fn edit(api: &Api, resource: &Resource, subresource: &str, key: &ObjectKey, edit
 }
 
 /// Writes the EndpointSlice and the Endpoints of a Service: an address for each ready pod of the workloads that it selects.
-fn write_endpoints(api: &Api, namespace: &str, service: &Value) {
+fn write_endpoints(api: &RequestHandler, namespace: &str, service: &Value) {
     let Some(selector) = service["spec"]["selector"].as_object().filter(|s| !s.is_empty()) else {
         return;
     };
@@ -284,7 +284,9 @@ fn write_endpoints(api: &Api, namespace: &str, service: &Value) {
     }
     let mut pods = 0;
     for plural in APPS_PLURALS {
-        let (workloads, _) = api.storage.list(&Resource::new("apps", plural), Some(namespace));
+        let (workloads, _) = api
+            .storage
+            .list(&GroupResource::new("apps", plural), Some(namespace));
         for workload in &workloads {
             let labels = &workload.value["spec"]["template"]["metadata"]["labels"];
             if selector.iter().all(|(key, value)| labels[key] == *value) {
@@ -339,13 +341,13 @@ fn write_endpoints(api: &Api, namespace: &str, service: &Value) {
     });
     for (resource, name, object) in [
         (
-            Resource::new("discovery.k8s.io", "endpointslices"),
+            GroupResource::new("discovery.k8s.io", "endpointslices"),
             &*slice_name,
             slice,
         ),
-        (Resource::new("", "endpoints"), name, legacy),
+        (GroupResource::new("", "endpoints"), name, legacy),
     ] {
-        let key = ObjectKey::new(namespace, name);
+        let key = StoredKey::new(namespace, name);
         edit(api, &resource, "", &key, &Edit::Apply(object, true));
     }
 }

@@ -3,8 +3,8 @@
 use ostler_schema::{FieldError, Rules, Schema, check_structural};
 use serde_json::{Value, json};
 
-use crate::kind::{Column, Kind, Version};
-use crate::object::Resource;
+use crate::kind::{Column, ServedKind, ServedVersion};
+use crate::object::GroupResource;
 
 /// Finalizer that keeps a definition until its objects are deleted.
 pub const CLEANUP_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
@@ -147,7 +147,7 @@ pub fn set_established(object: &mut Value, now: &str) {
 }
 
 /// The kind that a definition defines; `None` for an incomplete one.
-pub fn parse_kind(object: &Value) -> Option<Kind> {
+pub fn parse_kind(object: &Value) -> Option<ServedKind> {
     let spec = &object["spec"];
     let names = &spec["names"];
     let strings = |value: &Value| -> Vec<String> {
@@ -158,7 +158,7 @@ pub fn parse_kind(object: &Value) -> Option<Kind> {
             .filter_map(|item| item.as_str().map(str::to_owned))
             .collect()
     };
-    let mut versions: Vec<Version> = spec["versions"]
+    let mut versions: Vec<ServedVersion> = spec["versions"]
         .as_array()?
         .iter()
         .filter_map(parse_version)
@@ -168,8 +168,8 @@ pub fn parse_kind(object: &Value) -> Option<Kind> {
         .as_array()?
         .iter()
         .find(|version| version["storage"] == true)?;
-    Some(Kind {
-        resource: Resource::new(spec["group"].as_str()?, names["plural"].as_str()?),
+    Some(ServedKind {
+        resource: GroupResource::new(spec["group"].as_str()?, names["plural"].as_str()?),
         kind: names["kind"].as_str()?.into(),
         list_kind: names["listKind"].as_str()?.into(),
         singular: names["singular"].as_str()?.into(),
@@ -184,7 +184,7 @@ pub fn parse_kind(object: &Value) -> Option<Kind> {
     })
 }
 
-fn parse_version(version: &Value) -> Option<Version> {
+fn parse_version(version: &Value) -> Option<ServedVersion> {
     let openapi = version["schema"]["openAPIV3Schema"].clone();
     let columns = version["additionalPrinterColumns"].as_array().map(|columns| {
         let column_text = |column: &Value, field: &str| column[field].as_str().unwrap_or_default().to_owned();
@@ -201,7 +201,7 @@ fn parse_version(version: &Value) -> Option<Version> {
             .collect()
     });
     let selectable = version["selectableFields"].as_array().into_iter().flatten();
-    Some(Version {
+    Some(ServedVersion {
         name: version["name"].as_str()?.into(),
         served: version["served"] != false,
         schema: Schema::parse_root(&openapi).ok()?,

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::api::Api;
+use crate::api::RequestHandler;
 use crate::builtin;
 use crate::crd;
-use crate::kind::Kind;
+use crate::kind::ServedKind;
 use crate::object::{has_finalizers, is_removable, set_field, time_after};
 use crate::pod::grace_seconds;
-use crate::status::ApiError;
-use crate::storage::{ObjectKey, Resource, StoredObject};
+use crate::status::StatusError;
+use crate::storage::{GroupResource, StoredKey, StoredObject};
 
 /// `DeleteOptions` of a request.
 #[derive(Debug, Clone, Default)]
@@ -30,7 +30,7 @@ pub struct DeleteOptions {
 
 impl DeleteOptions {
     /// Parses the request's body, or the query if there is no body.
-    pub fn parse(body: &Value, query: &crate::request::Query) -> Result<Self, ApiError> {
+    pub fn parse(body: &Value, query: &crate::request::QueryParameters) -> Result<Self, StatusError> {
         let to_text = |value: &Value| value.as_str().map(str::to_owned);
         let orphan = body["orphanDependents"]
             .as_bool()
@@ -43,7 +43,7 @@ impl DeleteOptions {
             .as_deref()
             .filter(|policy| !matches!(*policy, "Background" | "Foreground" | "Orphan"))
         {
-            return Err(ApiError::new(
+            return Err(StatusError::new(
                 422,
                 "Invalid",
                 format!(
@@ -76,21 +76,21 @@ pub enum Deleted {
     Waiting(Arc<StoredObject>),
 }
 
-impl Api {
+impl RequestHandler {
     /// Deletes an object, or marks it for its finalizers.
     pub fn delete_object(
         &self,
-        kind: &Kind,
-        key: &ObjectKey,
+        kind: &ServedKind,
+        key: &StoredKey,
         options: &DeleteOptions,
-    ) -> Result<Deleted, ApiError> {
+    ) -> Result<Deleted, StatusError> {
         let subject = kind.subject(&key.name);
         loop {
             let live = self
                 .storage
                 .get(&kind.resource, key)
-                .ok_or_else(|| ApiError::not_found(subject))?;
-            let record = crate::status::Subject {
+                .ok_or_else(|| StatusError::not_found(subject))?;
+            let record = crate::status::ErrorSubject {
                 resource: &kind.kind,
                 ..subject
             };
@@ -99,7 +99,7 @@ impl Api {
                     "the UID in the precondition ({uid}) does not match the UID in record ({}). The object might have been deleted and then recreated",
                     live.uid()
                 );
-                return Err(ApiError::conflict(record, why));
+                return Err(StatusError::conflict(record, why));
             }
             let current = live.revision.to_string();
             if let Some(revision) = options
@@ -110,7 +110,7 @@ impl Api {
                 let why = format!(
                     "the ResourceVersion in the precondition ({revision}) does not match the ResourceVersion in record ({current}). The object might have been modified"
                 );
-                return Err(ApiError::conflict(record, why));
+                return Err(StatusError::conflict(record, why));
             }
             let marked = mark_for_deletion(kind, &live.value, options);
             let result = match marked {
@@ -137,7 +137,7 @@ impl Api {
 
     /// Changes an object on behalf of the server itself, and retries when another write comes first. An object in deletion
     /// without finalizers is removed.
-    pub fn adjust_object(&self, resource: &Resource, key: &ObjectKey, change: impl Fn(&mut Value)) {
+    pub fn adjust_object(&self, resource: &GroupResource, key: &StoredKey, change: impl Fn(&mut Value)) {
         while let Some(live) = self.storage.get(resource, key) {
             let mut value = live.value.clone();
             change(&mut value);
@@ -157,7 +157,7 @@ impl Api {
 }
 
 /// The object with its deletion timestamp; `None` if it has neither finalizers nor a grace period, and can be removed at once.
-fn mark_for_deletion(kind: &Kind, live: &Value, options: &DeleteOptions) -> Option<Value> {
+fn mark_for_deletion(kind: &ServedKind, live: &Value, options: &DeleteOptions) -> Option<Value> {
     let mut marked = live.clone();
     let mut finalizers = live["metadata"]["finalizers"]
         .as_array()

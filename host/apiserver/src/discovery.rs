@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::kind::Kind;
-use crate::registry::Registry;
-use crate::status::ApiError;
+use crate::kind::ServedKind;
+use crate::registry::KindRegistry;
+use crate::status::StatusError;
 
 /// Review resources, which are answered and not stored: (group, plural, kind, namespaced).
 pub const REVIEW_RESOURCES: &[(&str, &str, &str, bool)] = &[
@@ -45,7 +45,11 @@ pub const REVIEW_RESOURCES: &[(&str, &str, &str, bool)] = &[
 ];
 
 /// Answers a discovery path; `None` for any other path.
-pub fn answer_discovery(registry: &Registry, path: &str, address: &str) -> Option<Result<Value, ApiError>> {
+pub fn answer_discovery(
+    registry: &KindRegistry,
+    path: &str,
+    address: &str,
+) -> Option<Result<Value, StatusError>> {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     Some(Ok(match parts.as_slice() {
         [""] => {
@@ -70,14 +74,14 @@ pub fn answer_discovery(registry: &Registry, path: &str, address: &str) -> Optio
                 value["apiVersion"] = "v1".into();
                 value
             }
-            None => return Some(Err(ApiError::no_such_path())),
+            None => return Some(Err(StatusError::no_such_path())),
         },
         ["api", "v1"] => resource_list(registry, "", "v1"),
         ["apis", name, version] => match list_groups(registry).get(*name) {
             Some(versions) if versions.iter().any(|known| known == version) => {
                 resource_list(registry, name, version)
             }
-            _ => return Some(Err(ApiError::no_such_path())),
+            _ => return Some(Err(StatusError::no_such_path())),
         },
         ["openapi", "v2"] => openapi_v2(registry),
         ["openapi", "v3"] => openapi_index(registry),
@@ -88,7 +92,7 @@ pub fn answer_discovery(registry: &Registry, path: &str, address: &str) -> Optio
 }
 
 /// Named groups with their served versions, preferred first.
-fn list_groups(registry: &Registry) -> BTreeMap<String, Vec<String>> {
+fn list_groups(registry: &KindRegistry) -> BTreeMap<String, Vec<String>> {
     let mut groups: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (name, ..) in REVIEW_RESOURCES {
         groups.insert((*name).into(), vec!["v1".into()]);
@@ -114,7 +118,7 @@ fn group_entry((name, versions): (&String, &Vec<String>)) -> Value {
     json!({"name": name, "versions": versions.iter().map(entry).collect::<Value>(), "preferredVersion": entry(&versions[0])})
 }
 
-fn served_kinds(registry: &Registry, group: &str, version: &str) -> Vec<Arc<Kind>> {
+fn served_kinds(registry: &KindRegistry, group: &str, version: &str) -> Vec<Arc<ServedKind>> {
     registry
         .list_kinds()
         .into_iter()
@@ -122,7 +126,7 @@ fn served_kinds(registry: &Registry, group: &str, version: &str) -> Vec<Arc<Kind
         .collect()
 }
 
-fn resource_list(registry: &Registry, group: &str, version: &str) -> Value {
+fn resource_list(registry: &KindRegistry, group: &str, version: &str) -> Value {
     let mut list = Vec::new();
     for kind in served_kinds(registry, group, version) {
         let mut resource = json!({
@@ -163,7 +167,7 @@ fn resource_list(registry: &Registry, group: &str, version: &str) -> Value {
 }
 
 /// `io.concourse-ci.v1alpha1.Team`: reversed group, version, kind.
-fn definition_name(kind: &Kind, version: &str) -> String {
+fn definition_name(kind: &ServedKind, version: &str) -> String {
     let group = match kind.resource.group.as_str() {
         "" => "api.core".to_owned(),
         group => group.split('.').rev().collect::<Vec<_>>().join("."),
@@ -171,7 +175,7 @@ fn definition_name(kind: &Kind, version: &str) -> String {
     format!("{group}.{version}.{}", kind.kind)
 }
 
-fn described_schema(kind: &Kind, version: &str) -> Value {
+fn described_schema(kind: &ServedKind, version: &str) -> Value {
     let mut schema = kind
         .version(version)
         .map(|version| version.openapi.clone())
@@ -185,7 +189,7 @@ fn described_schema(kind: &Kind, version: &str) -> Value {
     schema
 }
 
-fn openapi_index(registry: &Registry) -> Value {
+fn openapi_index(registry: &KindRegistry) -> Value {
     let mut paths = serde_json::Map::new();
     let url = |path: &str| json!({"serverRelativeURL": format!("/openapi/v3/{path}")});
     paths.insert("api/v1".into(), url("api/v1"));
@@ -198,7 +202,7 @@ fn openapi_index(registry: &Registry) -> Value {
     json!({"paths": paths})
 }
 
-fn openapi_v3(registry: &Registry, group: &str, version: &str) -> Value {
+fn openapi_v3(registry: &KindRegistry, group: &str, version: &str) -> Value {
     let (mut schemas, mut paths) = (serde_json::Map::new(), serde_json::Map::new());
     for kind in served_kinds(registry, group, version) {
         schemas.insert(definition_name(&kind, version), described_schema(&kind, version));
@@ -207,7 +211,7 @@ fn openapi_v3(registry: &Registry, group: &str, version: &str) -> Value {
     json!({"openapi": "3.0.0", "info": {"title": "Kubernetes", "version": "v1.36.0-ostler"}, "paths": paths, "components": {"schemas": schemas}})
 }
 
-fn path_of(kind: &Kind, version: &str) -> String {
+fn path_of(kind: &ServedKind, version: &str) -> String {
     let root = match kind.resource.group.as_str() {
         "" => format!("/api/{version}"),
         group => format!("/apis/{group}/{version}"),
@@ -221,7 +225,7 @@ fn path_of(kind: &Kind, version: &str) -> String {
 }
 
 /// Operations with their parameters: kubectl reads here that the server validates fields itself.
-fn path_operations(kind: &Kind, version: &str) -> Value {
+fn path_operations(kind: &ServedKind, version: &str) -> Value {
     let parameters: Value = ["dryRun", "fieldManager", "fieldValidation", "force"]
         .iter()
         .map(|name| json!({"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": true}}))
@@ -236,7 +240,7 @@ fn path_operations(kind: &Kind, version: &str) -> Value {
     json!({"get": operation("get"), "put": operation("put"), "patch": operation("patch"), "delete": operation("delete")})
 }
 
-fn openapi_v2(registry: &Registry) -> Value {
+fn openapi_v2(registry: &KindRegistry) -> Value {
     let mut definitions = serde_json::Map::new();
     for kind in registry.list_kinds() {
         for version in kind.versions.iter().filter(|version| version.served) {

@@ -8,7 +8,7 @@ use regex::Regex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use crate::status::ApiError;
+use crate::status::StatusError;
 
 /// A filter on requests; a missing field matches all.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -50,7 +50,7 @@ pub enum Effect {
 /// A fault: a filter, a number of requests, and an effect.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Fault {
+pub struct RequestFault {
     /// The filter on requests.
     #[serde(default, rename = "match")]
     pub matches: Match,
@@ -63,7 +63,7 @@ pub struct Fault {
 
 #[derive(Debug)]
 struct ArmedFault {
-    fault: Fault,
+    fault: RequestFault,
     path: Option<Regex>,
     remaining: Option<u64>,
 }
@@ -71,7 +71,7 @@ struct ArmedFault {
 /// The attributes of a request that faults and counters use.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Seen {
+pub struct RequestAttributes {
     /// HTTP method.
     #[serde(skip)]
     pub method: String,
@@ -89,7 +89,7 @@ pub struct Seen {
 
 /// Fault injection.
 #[derive(Debug)]
-pub struct Faults {
+pub struct FaultInjector {
     armed: Mutex<Vec<ArmedFault>>,
     latency: Mutex<Duration>,
     /// Number of cuts; a change breaks all watches.
@@ -100,7 +100,7 @@ pub struct Faults {
     pub(crate) refusing: watch::Sender<bool>,
 }
 
-impl Default for Faults {
+impl Default for FaultInjector {
     fn default() -> Self {
         Self {
             armed: Mutex::default(),
@@ -116,9 +116,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Faults {
+impl FaultInjector {
     /// Arms a fault.
-    pub fn add(&self, fault: Fault) -> Result<(), regex::Error> {
+    pub fn add(&self, fault: RequestFault) -> Result<(), regex::Error> {
         let path = fault.matches.path.as_deref().map(Regex::new).transpose()?;
         let remaining = fault.times;
         lock(&self.armed).push(ArmedFault {
@@ -169,7 +169,7 @@ impl Faults {
     }
 
     /// The effect on a request, which counts as one use of the fault.
-    pub(crate) fn take_effect(&self, seen: &Seen) -> Option<Effect> {
+    pub(crate) fn take_effect(&self, seen: &RequestAttributes) -> Option<Effect> {
         let mut armed = lock(&self.armed);
         let at = armed.iter().position(|one| {
             let matches = &one.fault.matches;
@@ -195,7 +195,7 @@ impl Faults {
 }
 
 /// The error response of an injected status.
-pub(crate) fn injected_error(code: u16, retry_after: Option<u32>) -> ApiError {
+pub(crate) fn injected_error(code: u16, retry_after: Option<u32>) -> StatusError {
     let (reason, message) = match code {
         401 => ("Unauthorized", "Unauthorized"),
         403 => ("Forbidden", "forbidden by an injected fault"),
@@ -220,9 +220,9 @@ pub(crate) fn injected_error(code: u16, retry_after: Option<u32>) -> ApiError {
         ),
         _ => ("", "an injected fault"),
     };
-    ApiError {
+    StatusError {
         retry_after,
-        ..ApiError::new(code, reason, message)
+        ..StatusError::new(code, reason, message)
     }
 }
 
@@ -231,15 +231,15 @@ const MAX_RECENT_WRITES: usize = 1024;
 #[derive(Debug, Default)]
 struct Tally {
     counts: BTreeMap<(&'static str, String), u64>,
-    writes: VecDeque<Seen>,
+    writes: VecDeque<RequestAttributes>,
 }
 
 /// Counts of requests by verb and resource.
 #[derive(Debug, Default)]
-pub struct Counters(Mutex<Tally>);
+pub struct VerbCounters(Mutex<Tally>);
 
-impl Counters {
-    pub(crate) fn record_request(&self, seen: &Seen, writes: bool) {
+impl VerbCounters {
+    pub(crate) fn record_request(&self, seen: &RequestAttributes, writes: bool) {
         let mut tally = lock(&self.0);
         *tally
             .counts
@@ -283,7 +283,7 @@ impl Counters {
     }
 
     /// The latest writes, oldest first.
-    pub fn recent_writes(&self) -> Vec<Seen> {
+    pub fn recent_writes(&self) -> Vec<RequestAttributes> {
         lock(&self.0).writes.iter().cloned().collect()
     }
 
@@ -299,13 +299,13 @@ mod tests {
 
     #[test]
     fn fault_applies_to_matching_requests_the_given_number_of_times() {
-        let faults = Faults::default();
-        let fault: Fault = serde_json::from_str(
+        let faults = FaultInjector::default();
+        let fault: RequestFault = serde_json::from_str(
             r#"{"match": {"verb": "list", "path": "/teams$"}, "times": 1, "effect": {"respond": {"code": 429, "retryAfter": 2}}}"#,
         )
         .unwrap();
         faults.add(fault).unwrap();
-        let seen = |verb, path: &str| Seen {
+        let seen = |verb, path: &str| RequestAttributes {
             method: "GET".into(),
             verb,
             path: path.into(),

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use crate::api::Api;
+use crate::api::RequestHandler;
 use crate::builtin::{CRD_PLURAL, EXTENSIONS_GROUP};
 use crate::controllers;
 use crate::crd;
 use crate::deletion::DeleteOptions;
-use crate::state::State;
-use crate::storage::{ObjectKey, Resource, StoredObject, WriteNotice};
+use crate::state::ServerState;
+use crate::storage::{GroupResource, StoredKey, StoredObject, WriteNotice};
 
 /// Handles every write until the server ends.
-pub async fn run_collector(state: Arc<State>, mut written: mpsc::UnboundedReceiver<WriteNotice>) {
+pub async fn run_collector(state: Arc<ServerState>, mut written: mpsc::UnboundedReceiver<WriteNotice>) {
     while let Some((resource, change)) = written.recv().await {
         handle_write(&state.api, &resource, &change.object, change.deleted);
         if state.controllers {
@@ -31,7 +31,7 @@ fn has_finalizer(object: &Value, name: &str) -> bool {
         .is_some_and(|all| all.iter().any(|one| one == name))
 }
 
-fn remove_finalizer(api: &Api, resource: &Resource, key: &ObjectKey, name: &str) {
+fn remove_finalizer(api: &RequestHandler, resource: &GroupResource, key: &StoredKey, name: &str) {
     api.adjust_object(resource, key, |object| {
         if let Some(all) = object["metadata"]["finalizers"].as_array_mut() {
             all.retain(|one| one != name);
@@ -39,7 +39,12 @@ fn remove_finalizer(api: &Api, resource: &Resource, key: &ObjectKey, name: &str)
     });
 }
 
-fn delete_with_policy(api: &Api, resource: &Resource, object: &StoredObject, propagation: &str) {
+fn delete_with_policy(
+    api: &RequestHandler,
+    resource: &GroupResource,
+    object: &StoredObject,
+    propagation: &str,
+) {
     let Some(kind) = api.registry.get_by_resource(resource) else {
         return;
     };
@@ -52,7 +57,7 @@ fn delete_with_policy(api: &Api, resource: &Resource, object: &StoredObject, pro
     let _ = api.delete_object(&kind, &object.key(), &options);
 }
 
-fn handle_write(api: &Api, resource: &Resource, object: &Arc<StoredObject>, deleted: bool) {
+fn handle_write(api: &RequestHandler, resource: &GroupResource, object: &Arc<StoredObject>, deleted: bool) {
     if deleted {
         for (resource, dependent) in api.storage.list_dependents(object.uid()) {
             collect_if_unowned(api, &resource, &dependent);
@@ -67,14 +72,14 @@ fn handle_write(api: &Api, resource: &Resource, object: &Arc<StoredObject>, dele
         }
         let key = object.key();
         if !key.namespace.is_empty() {
-            let namespaces = Resource::new("", "namespaces");
-            if let Some(namespace) = api.storage.get(&namespaces, &ObjectKey::new("", &key.namespace)) {
+            let namespaces = GroupResource::new("", "namespaces");
+            if let Some(namespace) = api.storage.get(&namespaces, &StoredKey::new("", &key.namespace)) {
                 finish_deletion(api, &namespaces, &namespace);
             }
         }
-        let definitions = Resource::new(EXTENSIONS_GROUP, CRD_PLURAL);
+        let definitions = GroupResource::new(EXTENSIONS_GROUP, CRD_PLURAL);
         let name = format!("{}.{}", resource.plural, resource.group);
-        if let Some(definition) = api.storage.get(&definitions, &ObjectKey::new("", &name)) {
+        if let Some(definition) = api.storage.get(&definitions, &StoredKey::new("", &name)) {
             finish_deletion(api, &definitions, &definition);
         }
         return;
@@ -95,7 +100,7 @@ fn owner_references(object: &Value) -> impl Iterator<Item = &Value> {
 }
 
 /// Deletes an object if each of its owners is deleted, or is in foreground deletion and waits for its dependents.
-fn collect_if_unowned(api: &Api, resource: &Resource, object: &Arc<StoredObject>) {
+fn collect_if_unowned(api: &RequestHandler, resource: &GroupResource, object: &Arc<StoredObject>) {
     let (mut solid, mut waiting, mut absent) = (0, 0, Vec::new());
     for owner in owner_references(&object.value) {
         let uid = owner["uid"].as_str().unwrap_or_default();
@@ -148,7 +153,7 @@ fn collect_if_unowned(api: &Api, resource: &Resource, object: &Arc<StoredObject>
 
 /// Carries out the system finalizers of an object in deletion: orphaning, foreground deletion, emptying a namespace or
 /// a definition.
-fn finish_deletion(api: &Api, resource: &Resource, object: &Arc<StoredObject>) {
+fn finish_deletion(api: &RequestHandler, resource: &GroupResource, object: &Arc<StoredObject>) {
     if !object.is_terminating() {
         return;
     }

@@ -10,24 +10,25 @@ use http::request::Parts;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::api::{Api, Edit, FieldValidation, WriteContext, WriteOutcome};
+use crate::api::{Edit, FieldValidation, RequestHandler, WriteOutcome, WriteParameters};
 use crate::deletion::{DeleteOptions, Deleted};
-use crate::faults::{Effect, Seen, injected_error};
-use crate::kind::{Kind, Version};
+use crate::faults::{Effect, RequestAttributes, injected_error};
+use crate::kind::{ServedKind, ServedVersion};
 use crate::pod::{check_log_container, is_pod_kind};
 use crate::rbac::{self, AccessRequest};
-use crate::request::{PatchKind, Query, Shape, Target, Verb};
+use crate::request::{PatchKind, QueryParameters, RequestTarget, RequestVerb, ResponseShape};
 use crate::response::{
-    Answer, Body, build_response, empty_response, full_body, into_response, json_response, text_response,
+    Body, ServerResponse, build_response, empty_response, full_body, into_response, json_response,
+    text_response,
 };
-use crate::state::State;
-use crate::status::ApiError;
-use crate::storage::{ObjectKey, StoredObject};
+use crate::state::ServerState;
+use crate::status::StatusError;
+use crate::storage::{StoredKey, StoredObject};
 use crate::{control, discovery, protobuf, review, table, token};
 
 /// Answers a request; an error closes the connection without a response.
 pub async fn handle_request(
-    state: Arc<State>,
+    state: Arc<ServerState>,
     parts: Parts,
     body: Bytes,
 ) -> Result<Response<Body>, io::Error> {
@@ -38,11 +39,11 @@ pub async fn handle_request(
                 .map(|value| json_response(200, &value)),
         ));
     }
-    let query = Query::parse(parts.uri.query());
-    let target = Target::parse(&path);
+    let query = QueryParameters::parse(parts.uri.query());
+    let target = RequestTarget::parse(&path);
     let verb = target
         .as_ref()
-        .map(|target| Verb::from_request(&parts.method, target, &query, &parts.headers));
+        .map(|target| RequestVerb::from_request(&parts.method, target, &query, &parts.headers));
     let header = |name| {
         parts
             .headers
@@ -50,7 +51,7 @@ pub async fn handle_request(
             .and_then(|value: &HeaderValue| value.to_str().ok())
             .unwrap_or_default()
     };
-    let seen = Seen {
+    let seen = RequestAttributes {
         method: parts.method.to_string(),
         verb: match &verb {
             Some(Ok(verb)) => verb.as_str(),
@@ -59,7 +60,7 @@ pub async fn handle_request(
         path: path.clone(),
         resource: target
             .as_ref()
-            .map(Target::resource_with_subresource)
+            .map(RequestTarget::resource_with_subresource)
             .unwrap_or_default(),
         user_agent: header(USER_AGENT).to_owned(),
         dry_run: query.is_dry_run().unwrap_or_default(),
@@ -75,7 +76,7 @@ pub async fn handle_request(
             return Ok(into_response(Err(injected_error(code, retry_after))));
         }
         Some(Effect::Refuse(message)) => {
-            return Ok(into_response(Err(ApiError::new(403, "Forbidden", message))));
+            return Ok(into_response(Err(StatusError::new(403, "Forbidden", message))));
         }
         Some(Effect::Drop) => return Err(io::Error::other("dropped by an injected fault")),
         Some(Effect::DropAnswer) => drop_answer = true,
@@ -98,7 +99,7 @@ pub async fn handle_request(
             Ok(text_response("ok"))
         }
         _ => discovery::answer_discovery(&state.api.registry, &path, &state.address.to_string())
-            .unwrap_or_else(|| Err(ApiError::no_such_path()))
+            .unwrap_or_else(|| Err(StatusError::no_such_path()))
             .map(|value| json_response(200, &value)),
     };
     if drop_answer {
@@ -109,17 +110,17 @@ pub async fn handle_request(
 
 /// One request on a resource.
 pub(crate) struct ResourceRequest<'a> {
-    pub(crate) state: &'a Arc<State>,
-    pub(crate) target: Target,
-    pub(crate) verb: Verb,
-    pub(crate) query: Query,
+    pub(crate) state: &'a Arc<ServerState>,
+    pub(crate) target: RequestTarget,
+    pub(crate) verb: RequestVerb,
+    pub(crate) query: QueryParameters,
     pub(crate) parts: &'a Parts,
     pub(crate) body: Bytes,
-    pub(crate) seen: &'a Seen,
+    pub(crate) seen: &'a RequestAttributes,
 }
 
 impl ResourceRequest<'_> {
-    fn dispatch(self) -> Answer {
+    fn dispatch(self) -> ServerResponse {
         let target = &self.target;
         self.check_authorization()?;
         if let Some(reviewed) = self.answer_review() {
@@ -130,43 +131,55 @@ impl ResourceRequest<'_> {
             .api
             .registry
             .get(&target.group, &target.resource)
-            .ok_or_else(ApiError::no_such_path)?;
-        let version = kind.version(&target.version).ok_or_else(ApiError::no_such_path)?;
+            .ok_or_else(StatusError::no_such_path)?;
+        let version = kind
+            .version(&target.version)
+            .ok_or_else(StatusError::no_such_path)?;
         if target.namespace.is_some() && !kind.namespaced {
-            return Err(ApiError::no_such_path());
+            return Err(StatusError::no_such_path());
         }
         let one_without_namespace = kind.namespaced
             && target.namespace.is_none()
-            && (target.name.is_some() || self.verb == Verb::Create);
+            && (target.name.is_some() || self.verb == RequestVerb::Create);
         if one_without_namespace {
-            return Err(ApiError::no_such_path());
+            return Err(StatusError::no_such_path());
         }
         match target.subresource.as_deref() {
             None => {}
             Some("status")
-                if version.status && matches!(self.verb, Verb::Get | Verb::Update | Verb::Patch(_)) => {}
+                if version.status
+                    && matches!(
+                        self.verb,
+                        RequestVerb::Get | RequestVerb::Update | RequestVerb::Patch(_)
+                    ) => {}
             Some("resize")
-                if is_pod_kind(&kind) && matches!(self.verb, Verb::Get | Verb::Update | Verb::Patch(_)) => {}
-            Some("log") if is_pod_kind(&kind) && self.verb == Verb::Get => return self.read_log(&kind),
-            Some("finalize") if kind.kind == "Namespace" && self.verb == Verb::Update => {}
-            Some("binding") if is_pod_kind(&kind) && self.verb == Verb::Create => {
+                if is_pod_kind(&kind)
+                    && matches!(
+                        self.verb,
+                        RequestVerb::Get | RequestVerb::Update | RequestVerb::Patch(_)
+                    ) => {}
+            Some("log") if is_pod_kind(&kind) && self.verb == RequestVerb::Get => {
+                return self.read_log(&kind);
+            }
+            Some("finalize") if kind.kind == "Namespace" && self.verb == RequestVerb::Update => {}
+            Some("binding") if is_pod_kind(&kind) && self.verb == RequestVerb::Create => {
                 let name = target.name.as_deref().unwrap_or_default();
-                let key = ObjectKey::new(target.namespace.as_deref().unwrap_or_default(), name);
+                let key = StoredKey::new(target.namespace.as_deref().unwrap_or_default(), name);
                 let bound = self.state.api.bind_pod(&kind, &key, &self.decode_object()?)?;
                 return Ok(json_response(201, &bound));
             }
-            Some("token") if kind.kind == "ServiceAccount" && self.verb == Verb::Create => {
+            Some("token") if kind.kind == "ServiceAccount" && self.verb == RequestVerb::Create => {
                 let account = self.find_object(&kind)?;
                 let issued = token::issue_token(&account.value, &self.decode_object()?);
                 return Ok(json_response(201, &issued));
             }
-            Some(_) => return Err(ApiError::no_such_path()),
+            Some(_) => return Err(StatusError::no_such_path()),
         }
         match self.verb {
-            Verb::Get => self.get_object(&kind, version),
-            Verb::List => self.list_objects(&kind, version),
-            Verb::Watch => self.start_watch(&kind, version),
-            Verb::Create => {
+            RequestVerb::Get => self.get_object(&kind, version),
+            RequestVerb::List => self.list_objects(&kind, version),
+            RequestVerb::Watch => self.start_watch(&kind, version),
+            RequestVerb::Create => {
                 let object = self.decode_object()?;
                 let context = self.write_context(&kind, version)?;
                 let outcome = self
@@ -175,17 +188,17 @@ impl ResourceRequest<'_> {
                     .create_object(&context, target.namespace.as_deref(), object)?;
                 self.respond_write(&kind, version, &outcome)
             }
-            Verb::Update | Verb::Patch(_) => {
+            RequestVerb::Update | RequestVerb::Patch(_) => {
                 let name = target.name.as_deref().unwrap_or_default();
                 let edit = match self.verb {
-                    Verb::Patch(PatchKind::Apply) => {
+                    RequestVerb::Patch(PatchKind::Apply) => {
                         Edit::Apply(self.decode_object()?, self.query.is_set("force"))
                     }
-                    Verb::Patch(patch) => Edit::Patch(patch, self.decode_object()?),
+                    RequestVerb::Patch(patch) => Edit::Patch(patch, self.decode_object()?),
                     _ => Edit::Replace(self.decode_object()?),
                 };
-                if kind.custom && self.verb == Verb::Patch(PatchKind::Strategic) {
-                    return Err(ApiError::unsupported_media_type(
+                if kind.custom && self.verb == RequestVerb::Patch(PatchKind::Strategic) {
+                    return Err(StatusError::unsupported_media_type(
                         "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml",
                     ));
                 }
@@ -196,13 +209,13 @@ impl ResourceRequest<'_> {
                         .edit_object(&context, target.namespace.as_deref(), name, &edit)?;
                 self.respond_write(&kind, version, &outcome)
             }
-            Verb::Delete => self.delete_object(&kind, version),
-            Verb::DeleteCollection => self.delete_collection(&kind, version),
+            RequestVerb::Delete => self.delete_object(&kind, version),
+            RequestVerb::DeleteCollection => self.delete_collection(&kind, version),
         }
     }
 
     /// Checks the rights of an impersonated user, or of that of a token. An apply that creates the object also needs the verb `create`.
-    fn check_authorization(&self) -> Result<(), ApiError> {
+    fn check_authorization(&self) -> Result<(), StatusError> {
         let Some(user) = token::find_requester(&self.state.api, &self.parts.headers) else {
             return Ok(());
         };
@@ -210,11 +223,11 @@ impl ResourceRequest<'_> {
         let access = AccessRequest::from_request(&self.target, self.verb);
         rbac::check_access(api, &user, &access)?;
         let kind = api.registry.get(&self.target.group, &self.target.resource);
-        if self.verb == Verb::Patch(PatchKind::Apply)
+        if self.verb == RequestVerb::Patch(PatchKind::Apply)
             && let Some(kind) = kind
             && api
                 .storage
-                .get(&kind.resource, &ObjectKey::new(&access.namespace, &access.name))
+                .get(&kind.resource, &StoredKey::new(&access.namespace, &access.name))
                 .is_none()
         {
             let verb = "create".into();
@@ -223,13 +236,13 @@ impl ResourceRequest<'_> {
         Ok(())
     }
 
-    fn answer_review(&self) -> Option<Answer> {
+    fn answer_review(&self) -> Option<ServerResponse> {
         let known = |(group, plural, ..): &&(&str, &str, &str, bool)| {
             *group == self.target.group && *plural == self.target.resource
         };
         let (_, _, kind, _) = discovery::REVIEW_RESOURCES.iter().find(known)?;
         Some(match self.verb {
-            Verb::Create => {
+            RequestVerb::Create => {
                 // A body in an unsupported encoding counts as an empty review: without attributes, access is allowed.
                 let named = json!({"apiVersion": format!("{}/v1", self.target.group), "kind": kind});
                 let object = self.decode_object().unwrap_or(named);
@@ -238,12 +251,12 @@ impl ResourceRequest<'_> {
                     &review::answer_review(&self.state.api, &self.parts.headers, kind, object),
                 ))
             }
-            _ => Err(ApiError::method_not_allowed()),
+            _ => Err(StatusError::method_not_allowed()),
         })
     }
 
     /// Decodes the body: JSON, YAML or protobuf.
-    fn decode_object(&self) -> Result<Value, ApiError> {
+    fn decode_object(&self) -> Result<Value, StatusError> {
         let media = self
             .parts
             .headers
@@ -252,11 +265,11 @@ impl ResourceRequest<'_> {
             .unwrap_or("application/json");
         let media = media.split(';').next().unwrap_or_default().trim();
         if media == "application/vnd.kubernetes.protobuf" {
-            let unknown = || ApiError::unsupported_media_type("application/json, application/yaml");
+            let unknown = || StatusError::unsupported_media_type("application/json, application/yaml");
             return protobuf::decode_object(&self.body).ok_or_else(unknown);
         }
         if media.ends_with("cbor") {
-            return Err(ApiError::unsupported_media_type(
+            return Err(StatusError::unsupported_media_type(
                 "application/json, application/yaml",
             ));
         }
@@ -266,8 +279,8 @@ impl ResourceRequest<'_> {
             Err(_) if yaml => std::str::from_utf8(&self.body)
                 .map_err(|error| error.to_string())
                 .and_then(|text| serde_saphyr::from_str(text).map_err(|error| error.to_string()))
-                .map_err(|error| ApiError::bad_request(format!("error decoding YAML: {error}"))),
-            Err(error) => Err(ApiError::bad_request(format!(
+                .map_err(|error| StatusError::bad_request(format!("error decoding YAML: {error}"))),
+            Err(error) => Err(StatusError::bad_request(format!(
                 "the object provided is unrecognized (must be of type {}): {error}",
                 self.target.resource
             ))),
@@ -276,12 +289,12 @@ impl ResourceRequest<'_> {
 
     fn write_context<'d>(
         &'d self,
-        kind: &'d Kind,
-        version: &'d Version,
-    ) -> Result<WriteContext<'d>, ApiError> {
+        kind: &'d ServedKind,
+        version: &'d ServedVersion,
+    ) -> Result<WriteParameters<'d>, StatusError> {
         let given = self.query.get("fieldManager");
         if given.is_some_and(|manager| manager.len() > 128) {
-            return Err(ApiError::new(
+            return Err(StatusError::new(
                 422,
                 "Invalid",
                 "fieldManager: Too long: may not be more than 128 bytes",
@@ -295,12 +308,12 @@ impl ResourceRequest<'_> {
             .next()
             .filter(|name| !name.is_empty())
             .unwrap_or("unknown");
-        Ok(WriteContext {
+        Ok(WriteParameters {
             kind,
             version,
             subresource: self.target.subresource.as_deref().unwrap_or_default(),
             manager: match self.verb {
-                Verb::Patch(PatchKind::Apply) => given.unwrap_or_default(),
+                RequestVerb::Patch(PatchKind::Apply) => given.unwrap_or_default(),
                 _ => given.unwrap_or(program),
             },
             validation: match self.query.get("fieldValidation") {
@@ -308,7 +321,7 @@ impl ResourceRequest<'_> {
                 Some("Ignore") => FieldValidation::Ignore,
                 None | Some("Warn") => FieldValidation::Warn,
                 Some(other) => {
-                    return Err(ApiError::new(
+                    return Err(StatusError::new(
                         422,
                         "Invalid",
                         format!(
@@ -321,30 +334,38 @@ impl ResourceRequest<'_> {
         })
     }
 
-    pub(crate) fn accepted_shape(&self) -> Result<Shape, ApiError> {
-        Shape::negotiate(&self.parts.headers)
+    pub(crate) fn accepted_shape(&self) -> Result<ResponseShape, StatusError> {
+        ResponseShape::negotiate(&self.parts.headers)
     }
 
     pub(crate) fn include_object(&self) -> &str {
         self.query.get("includeObject").unwrap_or("Metadata")
     }
 
-    fn respond_object(&self, kind: &Kind, version: &Version, object: &StoredObject, code: u16) -> Answer {
+    fn respond_object(
+        &self,
+        kind: &ServedKind,
+        version: &ServedVersion,
+        object: &StoredObject,
+        code: u16,
+    ) -> ServerResponse {
         let shape = self.accepted_shape()?;
-        if shape == Shape::Object && object.value["apiVersion"] == kind.api_version(&version.name).as_str() {
+        if shape == ResponseShape::Object
+            && object.value["apiVersion"] == kind.api_version(&version.name).as_str()
+        {
             return Ok(build_response(
                 code,
                 "application/json",
                 full_body(object.json().clone()),
             ));
         }
-        let value = Api::convert_to_version(kind, version, object);
+        let value = RequestHandler::convert_to_version(kind, version, object);
         Ok(json_response(
             code,
             &match shape {
-                Shape::Object => value,
-                Shape::Partial => table::partial_object(&value),
-                Shape::Table => json!({
+                ResponseShape::Object => value,
+                ResponseShape::Partial => table::partial_object(&value),
+                ResponseShape::Table => json!({
                     "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": {"resourceVersion": value["metadata"]["resourceVersion"]},
                     "columnDefinitions": table::column_definitions(kind, version),
                     "rows": [table::build_row(kind, version, &value, self.include_object(), Timestamp::now())],
@@ -353,7 +374,12 @@ impl ResourceRequest<'_> {
         ))
     }
 
-    fn respond_write(&self, kind: &Kind, version: &Version, outcome: &WriteOutcome) -> Answer {
+    fn respond_write(
+        &self,
+        kind: &ServedKind,
+        version: &ServedVersion,
+        outcome: &WriteOutcome,
+    ) -> ServerResponse {
         let mut response = self.respond_object(
             kind,
             version,
@@ -369,33 +395,33 @@ impl ResourceRequest<'_> {
         Ok(response)
     }
 
-    fn get_object(&self, kind: &Kind, version: &Version) -> Answer {
+    fn get_object(&self, kind: &ServedKind, version: &ServedVersion) -> ServerResponse {
         let object = self.find_object(kind)?;
         self.respond_object(kind, version, &object, 200)
     }
 
     /// The stored object that the path names.
-    fn find_object(&self, kind: &Kind) -> Result<Arc<StoredObject>, ApiError> {
+    fn find_object(&self, kind: &ServedKind) -> Result<Arc<StoredObject>, StatusError> {
         let name = self.target.name.as_deref().unwrap_or_default();
-        let key = ObjectKey::new(self.target.namespace.as_deref().unwrap_or_default(), name);
+        let key = StoredKey::new(self.target.namespace.as_deref().unwrap_or_default(), name);
         let found = self.state.api.storage.get(&kind.resource, &key);
-        found.ok_or_else(|| ApiError::not_found(kind.subject(name)))
+        found.ok_or_else(|| StatusError::not_found(kind.subject(name)))
     }
 
     /// Answers a read of a container's log. There are no kubelets, so that only a pod without a node has one, which is empty.
-    fn read_log(&self, kind: &Kind) -> Answer {
+    fn read_log(&self, kind: &ServedKind) -> ServerResponse {
         let name = self.target.name.as_deref().unwrap_or_default();
         let pod = self.find_object(kind)?;
         check_log_container(name, &pod.value, self.query.get("container"))?;
         match pod.value["spec"]["nodeName"].as_str() {
             None | Some("") => Ok(empty_response()),
-            Some(node) => Err(ApiError::internal(format!(
+            Some(node) => Err(StatusError::internal(format!(
                 "the log of pod {name} is on node {node}, and the embedded API server asks no kubelets"
             ))),
         }
     }
 
-    pub(crate) fn parse_delete_options(&self) -> Result<DeleteOptions, ApiError> {
+    pub(crate) fn parse_delete_options(&self) -> Result<DeleteOptions, StatusError> {
         let body = if self.body.is_empty() {
             Value::Null
         } else {
@@ -404,8 +430,8 @@ impl ResourceRequest<'_> {
         DeleteOptions::parse(&body, &self.query)
     }
 
-    fn delete_object(&self, kind: &Kind, version: &Version) -> Answer {
-        let key = ObjectKey::new(
+    fn delete_object(&self, kind: &ServedKind, version: &ServedVersion) -> ServerResponse {
+        let key = StoredKey::new(
             self.target.namespace.as_deref().unwrap_or_default(),
             self.target.name.as_deref().unwrap_or_default(),
         );

@@ -3,8 +3,8 @@
 use ostler_schema::{FieldError, Rules, Schema, TypeMeta};
 use serde_json::Value;
 
-use crate::object::Resource;
-use crate::status::Subject;
+use crate::object::GroupResource;
+use crate::status::ErrorSubject;
 
 /// A printer column.
 #[derive(Debug, Clone)]
@@ -25,7 +25,7 @@ pub struct Column {
 
 /// One served version of a kind.
 #[derive(Debug)]
-pub struct Version {
+pub struct ServedVersion {
     /// Name, such as `v1alpha1`.
     pub name: String,
     /// True if the version is served.
@@ -46,9 +46,9 @@ pub struct Version {
 
 /// A kind, with everything that requests on it need.
 #[derive(Debug)]
-pub struct Kind {
+pub struct ServedKind {
     /// Group and plural.
-    pub resource: Resource,
+    pub resource: GroupResource,
     /// Kind.
     pub kind: String,
     /// Kind of a list.
@@ -70,12 +70,12 @@ pub struct Kind {
     /// Version in which objects are stored.
     pub storage_version: String,
     /// Versions, preferred first.
-    pub versions: Vec<Version>,
+    pub versions: Vec<ServedVersion>,
 }
 
-impl Kind {
+impl ServedKind {
     /// A served version.
-    pub fn version(&self, name: &str) -> Option<&Version> {
+    pub fn version(&self, name: &str) -> Option<&ServedVersion> {
         self.versions
             .iter()
             .find(|version| version.served && version.name == name)
@@ -90,8 +90,8 @@ impl Kind {
     }
 
     /// The subject of an error about an object of this kind.
-    pub fn subject<'a>(&'a self, name: &'a str) -> Subject<'a> {
-        Subject {
+    pub fn subject<'a>(&'a self, name: &'a str) -> ErrorSubject<'a> {
+        ErrorSubject {
             group: &self.resource.group,
             resource: &self.resource.plural,
             kind: &self.kind,
@@ -100,7 +100,7 @@ impl Kind {
     }
 
     /// Everything about an object of a custom kind that violates the schema or the CEL rules of a version.
-    pub fn validate(&self, version: &Version, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    pub fn validate(&self, version: &ServedVersion, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
         let errors = version.schema.validate(object);
         // Rules are written for values that fit the schema.
         match &version.rules {

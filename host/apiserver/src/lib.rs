@@ -39,5 +39,5 @@ mod tls;
 mod token;
 mod watch;
 
-pub use faults::{Counters, Effect, Fault, Faults, Match, Seen};
-pub use server::{Options, Server};
+pub use faults::{Effect, FaultInjector, Match, RequestAttributes, RequestFault, VerbCounters};
+pub use server::{EmbeddedServer, ServerOptions};

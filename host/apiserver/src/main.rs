@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::Parser;
-use ostler_apiserver::{Options, Server};
+use ostler_apiserver::{EmbeddedServer, ServerOptions};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// A Kubernetes API server in memory.
@@ -30,11 +30,11 @@ async fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     // Before the address is printed, so that a signal sent at once is not lost.
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let server = Server::start(Options {
+    let server = EmbeddedServer::start(ServerOptions {
         listen: arguments.listen,
         tls: arguments.tls,
         controllers: arguments.controllers,
-        ..Options::default()
+        ..ServerOptions::default()
     })
     .await?;
     if let Some(path) = &arguments.kubeconfig {

@@ -3,7 +3,7 @@
 use ostler_schema::FieldError;
 use serde_json::Value;
 
-use crate::kind::Kind;
+use crate::kind::ServedKind;
 
 /// Annotation of a workload with the behavior of its pods: one of [`BEHAVIORS`].
 pub const SIMULATE_ANNOTATION: &str = "apiserver.ostler.dev/simulate";
@@ -17,7 +17,7 @@ const LABEL_VALUE_RULE: &str = "a valid label must be an empty string or consist
 const QUALIFIED_NAME_RULE: &str = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
 
 /// Validates an object's metadata.
-pub fn validate_metadata(kind: &Kind, object: &Value) -> Vec<FieldError> {
+pub fn validate_metadata(kind: &ServedKind, object: &Value) -> Vec<FieldError> {
     let metadata = &object["metadata"];
     let mut errors = Vec::new();
     match metadata["name"].as_str().unwrap_or_default() {
@@ -94,7 +94,7 @@ pub fn validate_metadata(kind: &Kind, object: &Value) -> Vec<FieldError> {
     errors
 }
 
-fn validate_name(kind: &Kind, name: &str, value: &Value, errors: &mut Vec<FieldError>) {
+fn validate_name(kind: &ServedKind, name: &str, value: &Value, errors: &mut Vec<FieldError>) {
     let path = "metadata.name";
     if kind.resource.group == "rbac.authorization.k8s.io" {
         if name.contains(['/', '%']) || matches!(name, "." | "..") {

@@ -7,14 +7,14 @@ use serde_json::Value;
 
 /// Group and plural name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Resource {
+pub struct GroupResource {
     /// API group, empty for core.
     pub group: String,
     /// Plural resource name.
     pub plural: String,
 }
 
-impl Resource {
+impl GroupResource {
     /// A resource by its names.
     pub fn new(group: &str, plural: &str) -> Self {
         Self {
@@ -26,14 +26,14 @@ impl Resource {
 
 /// Namespace (empty for cluster scope) and name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ObjectKey {
+pub struct StoredKey {
     /// Namespace, empty for cluster scope.
     pub namespace: String,
     /// Object name.
     pub name: String,
 }
 
-impl ObjectKey {
+impl StoredKey {
     /// A key by its names.
     pub fn new(namespace: &str, name: &str) -> Self {
         Self {
@@ -92,9 +92,9 @@ impl StoredObject {
     }
 
     /// The object's key.
-    pub fn key(&self) -> ObjectKey {
+    pub fn key(&self) -> StoredKey {
         let metadata = &self.value["metadata"];
-        ObjectKey::new(
+        StoredKey::new(
             metadata["namespace"].as_str().unwrap_or_default(),
             metadata["name"].as_str().unwrap_or_default(),
         )
@@ -103,7 +103,7 @@ impl StoredObject {
 
 /// One write.
 #[derive(Debug)]
-pub struct Change {
+pub struct ObjectWrite {
     /// Revision of the write.
     pub revision: u64,
     /// The object after it; for a deletion, the last state at the deletion's revision.

@@ -4,7 +4,7 @@ use ostler_schema::{ListType, Schema};
 use serde_json::{Map, Value};
 
 use crate::request::PatchKind;
-use crate::status::ApiError;
+use crate::status::StatusError;
 
 /// Applies a patch to a copy of an object.
 pub fn apply_patch(
@@ -12,14 +12,14 @@ pub fn apply_patch(
     schema: &Schema,
     object: &Value,
     body: &Value,
-) -> Result<Value, ApiError> {
+) -> Result<Value, StatusError> {
     let mut patched = object.clone();
     match kind {
         PatchKind::Json => {
             let operations: Vec<json_patch::PatchOperation> = serde_json::from_value(body.clone())
-                .map_err(|error| ApiError::bad_request(format!("error decoding patch: {error}")))?;
+                .map_err(|error| StatusError::bad_request(format!("error decoding patch: {error}")))?;
             json_patch::patch(&mut patched, &operations).map_err(|error| {
-                ApiError::new(
+                StatusError::new(
                     422,
                     "Invalid",
                     format!("the server rejected our request due to an error in our request: {error}"),
@@ -32,7 +32,7 @@ pub fn apply_patch(
     if patched.is_object() {
         Ok(patched)
     } else {
-        Err(ApiError::bad_request("the patch does not leave an object"))
+        Err(StatusError::bad_request("the patch does not leave an object"))
     }
 }
 

@@ -2,23 +2,23 @@
 
 use serde_json::{Value, json};
 
-use crate::api::Api;
-use crate::kind::Kind;
+use crate::api::RequestHandler;
+use crate::kind::ServedKind;
 use crate::object::current_time;
-use crate::status::ApiError;
-use crate::storage::ObjectKey;
+use crate::status::StatusError;
+use crate::storage::StoredKey;
 
 /// Grace period of a pod that names none, in seconds.
 const DEFAULT_GRACE_SECONDS: i64 = 30;
 
 /// Returns true for the kind Pod.
-pub fn is_pod_kind(kind: &Kind) -> bool {
+pub fn is_pod_kind(kind: &ServedKind) -> bool {
     kind.resource.group.is_empty() && kind.resource.plural == "pods"
 }
 
 /// Seconds for which a deleted object stays until its kubelet removes it: zero unless it is a pod on a node with containers
 /// that may run. A deletion that has begun can only be shortened.
-pub fn grace_seconds(kind: &Kind, live: &Value, requested: Option<i64>) -> i64 {
+pub fn grace_seconds(kind: &ServedKind, live: &Value, requested: Option<i64>) -> i64 {
     let metadata = &live["metadata"];
     if metadata["deletionTimestamp"].is_string() {
         let begun = metadata["deletionGracePeriodSeconds"]
@@ -38,7 +38,7 @@ pub fn grace_seconds(kind: &Kind, live: &Value, requested: Option<i64>) -> i64 {
 }
 
 /// Checks the container of which a log is read. It may be left out where the pod has one alone.
-pub fn check_log_container(name: &str, pod: &Value, container: Option<&str>) -> Result<(), ApiError> {
+pub fn check_log_container(name: &str, pod: &Value, container: Option<&str>) -> Result<(), StatusError> {
     let names = |field: &str| -> Vec<&str> {
         let containers = pod["spec"][field].as_array().into_iter().flatten();
         containers
@@ -54,37 +54,42 @@ pub fn check_log_container(name: &str, pod: &Value, container: Option<&str>) -> 
     .concat();
     match container.filter(|container| !container.is_empty()) {
         Some(container) if all.contains(&container) => Ok(()),
-        Some(container) => Err(ApiError::bad_request(format!(
+        Some(container) => Err(StatusError::bad_request(format!(
             "container {container} is not valid for pod {name}"
         ))),
         None if containers.len() == 1 => Ok(()),
-        None => Err(ApiError::bad_request(format!(
+        None => Err(StatusError::bad_request(format!(
             "a container name must be specified for pod {name}, choose one of: [{}]",
             all.join(" ")
         ))),
     }
 }
 
-impl Api {
+impl RequestHandler {
     /// Binds a pod to the node that a `Binding` names.
-    pub fn bind_pod(&self, kind: &Kind, key: &ObjectKey, binding: &Value) -> Result<Value, ApiError> {
+    pub fn bind_pod(
+        &self,
+        kind: &ServedKind,
+        key: &StoredKey,
+        binding: &Value,
+    ) -> Result<Value, StatusError> {
         let subject = kind.subject(&key.name);
         let node = binding["target"]["name"].as_str().unwrap_or_default();
         if node.is_empty() {
-            return Err(ApiError::bad_request("Binding: target.name: Required value"));
+            return Err(StatusError::bad_request("Binding: target.name: Required value"));
         }
         loop {
             let live = self
                 .storage
                 .get(&kind.resource, key)
-                .ok_or_else(|| ApiError::not_found(subject))?;
+                .ok_or_else(|| StatusError::not_found(subject))?;
             if live.is_terminating() {
                 let why = format!("pod {} is being deleted, cannot be assigned to a host", key.name);
-                return Err(ApiError::conflict(subject, why));
+                return Err(StatusError::conflict(subject, why));
             }
             if let Some(taken) = live.value["spec"]["nodeName"].as_str().filter(|n| !n.is_empty()) {
                 let why = format!("pod {} is already assigned to node \"{taken}\"", key.name);
-                return Err(ApiError::conflict(subject, why));
+                return Err(StatusError::conflict(subject, why));
             }
             let mut bound = live.value.clone();
             bound["spec"]["nodeName"] = node.into();

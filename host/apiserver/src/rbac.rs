@@ -3,17 +3,17 @@
 use http::HeaderMap;
 use serde_json::{Value, json};
 
-use crate::api::Api;
-use crate::request::{PatchKind, Target, Verb};
-use crate::status::ApiError;
-use crate::storage::{ObjectKey, Resource};
+use crate::api::RequestHandler;
+use crate::request::{PatchKind, RequestTarget, RequestVerb};
+use crate::status::StatusError;
+use crate::storage::{GroupResource, StoredKey};
 
 const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
 const ACCOUNT_PREFIX: &str = "system:serviceaccount:";
 
 /// A user with its groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct User {
+pub struct RequestUser {
     /// The user name.
     pub name: String,
     /// Its identity over time; empty if it has none.
@@ -22,7 +22,7 @@ pub struct User {
     pub groups: Vec<String>,
 }
 
-impl User {
+impl RequestUser {
     /// Whoever sends a request without a user.
     pub fn admin() -> Self {
         Self {
@@ -124,10 +124,10 @@ pub struct AccessRequest {
 
 impl AccessRequest {
     /// The attributes of a request.
-    pub fn from_request(target: &Target, verb: Verb) -> Self {
+    pub fn from_request(target: &RequestTarget, verb: RequestVerb) -> Self {
         Self {
             verb: match verb {
-                Verb::Patch(PatchKind::Apply) => "patch",
+                RequestVerb::Patch(PatchKind::Apply) => "patch",
                 verb => verb.as_str(),
             }
             .into(),
@@ -184,7 +184,7 @@ impl AccessRequest {
 }
 
 /// Returns true if a role bound to the user allows the access.
-pub fn is_allowed(api: &Api, user: &User, access: &AccessRequest) -> bool {
+pub fn is_allowed(api: &RequestHandler, user: &RequestUser, access: &AccessRequest) -> bool {
     let allows = |rule: &Value| access.is_covered_by(rule);
     access.is_about_oneself()
         || user.is_master()
@@ -193,7 +193,7 @@ pub fn is_allowed(api: &Api, user: &User, access: &AccessRequest) -> bool {
 }
 
 /// Returns true if a ClusterRole bound to the user allows requests with this verb to a path that stands for no resource.
-pub fn is_path_allowed(api: &Api, user: &User, verb: &str, path: &str) -> bool {
+pub fn is_path_allowed(api: &RequestHandler, user: &RequestUser, verb: &str, path: &str) -> bool {
     let has = |rule: &Value, field: &str, matches: &dyn Fn(&str) -> bool| {
         let mut all = rule[field].as_array().into_iter().flatten();
         all.any(|item| item.as_str().is_some_and(matches))
@@ -209,12 +209,19 @@ pub fn is_path_allowed(api: &Api, user: &User, verb: &str, path: &str) -> bool {
 }
 
 /// Returns true if a rule of a role fits that is bound to the user in a namespace, or in all of them.
-fn has_rule(api: &Api, user: &User, namespace: Option<&str>, fits: impl Fn(&Value) -> bool) -> bool {
+fn has_rule(
+    api: &RequestHandler,
+    user: &RequestUser,
+    namespace: Option<&str>,
+    fits: impl Fn(&Value) -> bool,
+) -> bool {
     let plural = match namespace {
         Some(_) => "rolebindings",
         None => "clusterrolebindings",
     };
-    let (bindings, _) = api.storage.list(&Resource::new(RBAC_GROUP, plural), namespace);
+    let (bindings, _) = api
+        .storage
+        .list(&GroupResource::new(RBAC_GROUP, plural), namespace);
     let place = namespace.unwrap_or_default();
     bindings.iter().any(|binding| {
         let mut subjects = binding.value["subjects"].as_array().into_iter().flatten();
@@ -226,19 +233,23 @@ fn has_rule(api: &Api, user: &User, namespace: Option<&str>, fits: impl Fn(&Valu
     })
 }
 
-fn list_rules(api: &Api, role: &Value, namespace: &str) -> Vec<Value> {
+fn list_rules(api: &RequestHandler, role: &Value, namespace: &str) -> Vec<Value> {
     let (plural, namespace) = match role["kind"].as_str() {
         Some("Role") => ("roles", namespace),
         _ => ("clusterroles", ""),
     };
-    let key = ObjectKey::new(namespace, role["name"].as_str().unwrap_or_default());
-    let role = api.storage.get(&Resource::new(RBAC_GROUP, plural), &key);
+    let key = StoredKey::new(namespace, role["name"].as_str().unwrap_or_default());
+    let role = api.storage.get(&GroupResource::new(RBAC_GROUP, plural), &key);
     let rules = role.and_then(|role| role.value["rules"].as_array().cloned());
     rules.unwrap_or_default()
 }
 
 /// Fails with 403 Forbidden and Kubernetes' message if no role allows the access.
-pub fn check_access(api: &Api, user: &User, access: &AccessRequest) -> Result<(), ApiError> {
+pub fn check_access(
+    api: &RequestHandler,
+    user: &RequestUser,
+    access: &AccessRequest,
+) -> Result<(), StatusError> {
     if is_allowed(api, user, access) {
         return Ok(());
     }
@@ -259,7 +270,7 @@ pub fn check_access(api: &Api, user: &User, access: &AccessRequest) -> Result<()
     } else {
         format!("in the namespace {namespace:?}")
     };
-    Err(ApiError::new(
+    Err(StatusError::new(
         403,
         "Forbidden",
         format!(
@@ -301,10 +312,10 @@ mod tests {
     #[test]
     fn impersonated_service_account_has_its_groups() {
         let mut headers = HeaderMap::new();
-        assert_eq!(User::from_impersonation(&headers), None);
+        assert_eq!(RequestUser::from_impersonation(&headers), None);
         let name = "system:serviceaccount:ci:builder";
         headers.insert("impersonate-user", name.parse().unwrap());
-        let user = User::from_impersonation(&headers).unwrap();
+        let user = RequestUser::from_impersonation(&headers).unwrap();
         let groups = [
             "system:serviceaccounts",
             "system:serviceaccounts:ci",

@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::kind::Kind;
-use crate::object::Resource;
+use crate::kind::ServedKind;
+use crate::object::GroupResource;
 
 /// All kinds.
 #[derive(Debug)]
-pub struct Registry {
-    kinds: RwLock<BTreeMap<Resource, Arc<Kind>>>,
+pub struct KindRegistry {
+    kinds: RwLock<BTreeMap<GroupResource, Arc<ServedKind>>>,
 }
 
-impl Registry {
+impl KindRegistry {
     /// The built-in kinds.
     pub fn new() -> Self {
         let kinds = crate::builtin::builtin_kinds()
@@ -34,16 +34,16 @@ impl Registry {
     }
 
     /// A kind by group and plural.
-    pub fn get(&self, group: &str, plural: &str) -> Option<Arc<Kind>> {
+    pub fn get(&self, group: &str, plural: &str) -> Option<Arc<ServedKind>> {
         self.kinds
             .read()
             .unwrap_or_else(PoisonError::into_inner)
-            .get(&Resource::new(group, plural))
+            .get(&GroupResource::new(group, plural))
             .cloned()
     }
 
     /// A kind by resource.
-    pub fn get_by_resource(&self, resource: &Resource) -> Option<Arc<Kind>> {
+    pub fn get_by_resource(&self, resource: &GroupResource) -> Option<Arc<ServedKind>> {
         self.kinds
             .read()
             .unwrap_or_else(PoisonError::into_inner)
@@ -52,7 +52,7 @@ impl Registry {
     }
 
     /// Every kind, by group and plural.
-    pub fn list_kinds(&self) -> Vec<Arc<Kind>> {
+    pub fn list_kinds(&self) -> Vec<Arc<ServedKind>> {
         self.kinds
             .read()
             .unwrap_or_else(PoisonError::into_inner)
@@ -62,7 +62,7 @@ impl Registry {
     }
 
     /// Adds or replaces a custom kind.
-    pub fn put_kind(&self, kind: Kind) {
+    pub fn put_kind(&self, kind: ServedKind) {
         self.kinds
             .write()
             .unwrap_or_else(PoisonError::into_inner)
@@ -70,7 +70,7 @@ impl Registry {
     }
 
     /// Removes a custom kind.
-    pub fn remove_kind(&self, resource: &Resource) {
+    pub fn remove_kind(&self, resource: &GroupResource) {
         self.kinds
             .write()
             .unwrap_or_else(PoisonError::into_inner)

@@ -6,12 +6,12 @@ use std::time::Duration;
 use http::HeaderMap;
 use percent_encoding::percent_decode_str;
 
-use crate::selector::{FieldSelector, LabelSelector};
-use crate::status::ApiError;
+use crate::selector::{FieldRequirements, LabelSelector};
+use crate::status::StatusError;
 
 /// The target of a path below `/api/v1` or `/apis/GROUP/VERSION`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Target {
+pub struct RequestTarget {
     /// API group, empty for core.
     pub group: String,
     /// API version.
@@ -26,7 +26,7 @@ pub struct Target {
     pub subresource: Option<String>,
 }
 
-impl Target {
+impl RequestTarget {
     /// Parses a path; `None` for a path without a resource.
     pub fn parse(path: &str) -> Option<Self> {
         let decoded: Vec<String> = path
@@ -100,7 +100,7 @@ pub enum PatchKind {
 
 /// The verb of a request, as in RBAC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verb {
+pub enum RequestVerb {
     /// Reads one object.
     Get,
     /// Reads a collection.
@@ -119,14 +119,14 @@ pub enum Verb {
     DeleteCollection,
 }
 
-impl Verb {
+impl RequestVerb {
     /// The verb of a request on `target`.
     pub fn from_request(
         method: &http::Method,
-        target: &Target,
-        query: &Query,
+        target: &RequestTarget,
+        query: &QueryParameters,
         headers: &HeaderMap,
-    ) -> Result<Self, ApiError> {
+    ) -> Result<Self, StatusError> {
         Ok(match (method.as_str(), &target.name) {
             ("GET", _) if query.is_set("watch") && target.subresource.is_none() => Self::Watch,
             ("GET", Some(_)) => Self::Get,
@@ -148,13 +148,13 @@ impl Verb {
                     "application/strategic-merge-patch+json" => PatchKind::Strategic,
                     "application/apply-patch+yaml" | "application/apply-patch+json" => PatchKind::Apply,
                     _ => {
-                        return Err(ApiError::unsupported_media_type(
+                        return Err(StatusError::unsupported_media_type(
                             "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, application/apply-patch+yaml",
                         ));
                     }
                 })
             }
-            _ => return Err(ApiError::method_not_allowed()),
+            _ => return Err(StatusError::method_not_allowed()),
         })
     }
 
@@ -181,9 +181,9 @@ impl Verb {
 
 /// The query string.
 #[derive(Debug, Clone, Default)]
-pub struct Query(BTreeMap<String, String>);
+pub struct QueryParameters(BTreeMap<String, String>);
 
-impl Query {
+impl QueryParameters {
     /// Parses a query string; of a repeated key, the first value counts.
     pub fn parse(query: Option<&str>) -> Self {
         let mut pairs = BTreeMap::new();
@@ -210,21 +210,21 @@ impl Query {
             .is_some_and(|value| !matches!(value.to_ascii_lowercase().as_str(), "0" | "false"))
     }
 
-    fn parse_number<T: std::str::FromStr>(&self, key: &str) -> Result<Option<T>, ApiError> {
+    fn parse_number<T: std::str::FromStr>(&self, key: &str) -> Result<Option<T>, StatusError> {
         self.get(key)
             .map(|text| {
                 text.parse()
-                    .map_err(|_| ApiError::bad_request(format!("invalid value for {key}: \"{text}\"")))
+                    .map_err(|_| StatusError::bad_request(format!("invalid value for {key}: \"{text}\"")))
             })
             .transpose()
     }
 
     /// Returns true for a dry run.
-    pub fn is_dry_run(&self) -> Result<bool, ApiError> {
+    pub fn is_dry_run(&self) -> Result<bool, StatusError> {
         match self.get("dryRun") {
             None => Ok(false),
             Some("All") => Ok(true),
-            Some(other) => Err(ApiError::new(
+            Some(other) => Err(StatusError::new(
                 422,
                 "Invalid",
                 format!("dryRun: Unsupported value: \"{other}\": supported values: \"All\""),
@@ -233,17 +233,17 @@ impl Query {
     }
 
     /// The options of a list or a watch.
-    pub fn parse_list_options(&self) -> Result<ListOptions, ApiError> {
+    pub fn parse_list_options(&self) -> Result<ListOptions, StatusError> {
         let revision = match self.get("resourceVersion") {
             None => None,
             Some(text) => Some(text.parse().map_err(|_| {
-                ApiError::bad_request(format!("invalid resource version \"{text}\": strconv.ParseUint: parsing \"{text}\": invalid syntax"))
+                StatusError::bad_request(format!("invalid resource version \"{text}\": strconv.ParseUint: parsing \"{text}\": invalid syntax"))
             })?),
         };
         let revision_match = self.get("resourceVersionMatch").map(str::to_owned);
         Ok(ListOptions {
             labels: LabelSelector::parse(self.get("labelSelector").unwrap_or_default())?,
-            fields: FieldSelector::parse(self.get("fieldSelector").unwrap_or_default())?,
+            fields: FieldRequirements::parse(self.get("fieldSelector").unwrap_or_default())?,
             limit: self.parse_number("limit")?.filter(|limit| *limit > 0),
             resume: self.get("continue").map(str::to_owned),
             revision,
@@ -265,7 +265,7 @@ pub struct ListOptions {
     /// `labelSelector`.
     pub labels: LabelSelector,
     /// `fieldSelector`.
-    pub fields: FieldSelector,
+    pub fields: FieldRequirements,
     /// Page size.
     pub limit: Option<usize>,
     /// PageToken of the next page.
@@ -286,7 +286,7 @@ pub struct ListOptions {
 
 /// The representation of objects in a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shape {
+pub enum ResponseShape {
     /// The whole object.
     Object,
     /// `PartialObjectMetadata`: metadata only.
@@ -295,9 +295,9 @@ pub enum Shape {
     Table,
 }
 
-impl Shape {
+impl ResponseShape {
     /// The first representation of the `Accept` header that this server supports.
-    pub fn negotiate(headers: &HeaderMap) -> Result<Self, ApiError> {
+    pub fn negotiate(headers: &HeaderMap) -> Result<Self, StatusError> {
         let Some(accept) = headers
             .get(http::header::ACCEPT)
             .and_then(|accept| accept.to_str().ok())
@@ -321,7 +321,7 @@ impl Shape {
                 Some(_) => {}
             }
         }
-        Err(ApiError::new(
+        Err(StatusError::new(
             406,
             "NotAcceptable",
             "only the following media types are accepted: application/json, application/yaml",
@@ -335,7 +335,7 @@ mod tests {
 
     #[test]
     fn path_is_parsed_into_target() {
-        let pod = Target::parse("/api/v1/namespaces/a/pods/x/status").unwrap();
+        let pod = RequestTarget::parse("/api/v1/namespaces/a/pods/x/status").unwrap();
         assert_eq!(
             (
                 pod.resource.as_str(),
@@ -344,7 +344,7 @@ mod tests {
             ),
             ("pods", Some("a"), Some("status"))
         );
-        let ns = Target::parse("/api/v1/namespaces/a/finalize").unwrap();
+        let ns = RequestTarget::parse("/api/v1/namespaces/a/finalize").unwrap();
         assert_eq!(
             (
                 ns.resource.as_str(),
@@ -353,34 +353,34 @@ mod tests {
             ),
             ("namespaces", Some("a"), Some("finalize"))
         );
-        let team = Target::parse("/apis/concourse-ci.org/v1alpha1/teams").unwrap();
+        let team = RequestTarget::parse("/apis/concourse-ci.org/v1alpha1/teams").unwrap();
         assert_eq!(
             (team.group.as_str(), team.resource.as_str(), team.name),
             ("concourse-ci.org", "teams", None)
         );
-        assert_eq!(Target::parse("/apis/concourse-ci.org/v1alpha1"), None);
-        assert_eq!(Target::parse("/version"), None);
+        assert_eq!(RequestTarget::parse("/apis/concourse-ci.org/v1alpha1"), None);
+        assert_eq!(RequestTarget::parse("/version"), None);
     }
 
     #[test]
     fn first_supported_media_type_is_negotiated() {
         let accept = |text: &'static str| {
-            Shape::negotiate(&HeaderMap::from_iter([(
+            ResponseShape::negotiate(&HeaderMap::from_iter([(
                 http::header::ACCEPT,
                 http::HeaderValue::from_static(text),
             )]))
         };
         assert_eq!(
             accept("application/json;as=Table;v=v1;g=meta.k8s.io,application/json"),
-            Ok(Shape::Table)
+            Ok(ResponseShape::Table)
         );
         assert_eq!(
             accept("application/vnd.kubernetes.protobuf,application/json"),
-            Ok(Shape::Object)
+            Ok(ResponseShape::Object)
         );
         assert_eq!(
             accept("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"),
-            Ok(Shape::Partial)
+            Ok(ResponseShape::Partial)
         );
         assert_eq!(
             accept("application/vnd.kubernetes.protobuf").map_err(|e| e.code),

@@ -9,15 +9,15 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use serde_json::Value;
 
-use crate::status::ApiError;
+use crate::status::StatusError;
 
 /// A response body: complete, or a stream of lines.
 pub type Body = UnsyncBoxBody<Bytes, io::Error>;
 
 /// The response to a request, or the error that becomes one.
-pub type Answer = Result<Response<Body>, ApiError>;
+pub type ServerResponse = Result<Response<Body>, StatusError>;
 
-pub fn into_response(answer: Answer) -> Response<Body> {
+pub fn into_response(answer: ServerResponse) -> Response<Body> {
     answer.unwrap_or_else(|error| {
         let mut response = json_response(error.code, &error.to_value());
         if let Some(seconds) = error.retry_after {

@@ -3,12 +3,12 @@
 use http::HeaderMap;
 use serde_json::{Value, json};
 
-use crate::api::Api;
-use crate::rbac::{self, AccessRequest, User};
+use crate::api::RequestHandler;
+use crate::rbac::{self, AccessRequest, RequestUser};
 use crate::token;
 
 /// Answers a review of the given kind.
-pub fn answer_review(api: &Api, headers: &HeaderMap, kind: &str, mut object: Value) -> Value {
+pub fn answer_review(api: &RequestHandler, headers: &HeaderMap, kind: &str, mut object: Value) -> Value {
     if !object.is_object() {
         object = json!({});
     }
@@ -16,7 +16,7 @@ pub fn answer_review(api: &Api, headers: &HeaderMap, kind: &str, mut object: Val
     let spec = &object["spec"];
     object["status"] = match kind {
         "SelfSubjectReview" => {
-            json!({"userInfo": requester.unwrap_or_else(User::admin).to_user_info()})
+            json!({"userInfo": requester.unwrap_or_else(RequestUser::admin).to_user_info()})
         }
         "TokenReview" => match token::find_user(api, spec["token"].as_str().unwrap_or_default()) {
             Some(user) => json!({
@@ -33,7 +33,7 @@ pub fn answer_review(api: &Api, headers: &HeaderMap, kind: &str, mut object: Val
         }),
         _ => {
             let user = if spec["user"].is_string() {
-                Some(User::from_review(spec))
+                Some(RequestUser::from_review(spec))
             } else {
                 requester
             };
@@ -48,7 +48,7 @@ pub fn answer_review(api: &Api, headers: &HeaderMap, kind: &str, mut object: Val
     object
 }
 
-fn is_allowed(api: &Api, user: &User, spec: &Value) -> bool {
+fn is_allowed(api: &RequestHandler, user: &RequestUser, spec: &Value) -> bool {
     let path = &spec["nonResourceAttributes"];
     if path.is_object() {
         let text = |field: &str| path[field].as_str().unwrap_or_default();

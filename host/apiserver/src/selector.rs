@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::status::ApiError;
+use crate::status::StatusError;
 
 /// A conjunction of label requirements.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -20,7 +20,7 @@ enum Requirement {
 
 impl LabelSelector {
     /// Parses the query syntax: `a=b,c!=d,e in (f,g),h notin (i),j,!k`.
-    pub fn parse(text: &str) -> Result<Self, ApiError> {
+    pub fn parse(text: &str) -> Result<Self, StatusError> {
         split_outside_parentheses(text)
             .into_iter()
             .map(str::trim)
@@ -45,9 +45,9 @@ impl LabelSelector {
 }
 
 impl Requirement {
-    fn parse(text: &str) -> Result<Self, ApiError> {
+    fn parse(text: &str) -> Result<Self, StatusError> {
         let bad = || {
-            ApiError::bad_request(format!(
+            StatusError::bad_request(format!(
                 "unable to parse requirement: found '{text}', expected: a label selector"
             ))
         };
@@ -102,11 +102,11 @@ fn split_outside_parentheses(text: &str) -> Vec<&str> {
 
 /// A conjunction of field requirements.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct FieldSelector(Vec<(String, bool, String)>);
+pub struct FieldRequirements(Vec<(String, bool, String)>);
 
-impl FieldSelector {
+impl FieldRequirements {
     /// Parses `metadata.name=x,spec.y!=z`.
-    pub fn parse(text: &str) -> Result<Self, ApiError> {
+    pub fn parse(text: &str) -> Result<Self, StatusError> {
         text.split(',')
             .filter(|part| !part.trim().is_empty())
             .map(|part| {
@@ -115,7 +115,7 @@ impl FieldSelector {
                 } else if let Some((field, value)) = part.split_once("==").or_else(|| part.split_once('=')) {
                     (field, true, value)
                 } else {
-                    return Err(ApiError::bad_request(format!(
+                    return Err(StatusError::bad_request(format!(
                         "invalid selector: '{text}'; can't understand '{part}'"
                     )));
                 };
@@ -178,9 +178,9 @@ mod tests {
     #[test]
     fn field_selector_matches_as_in_kubernetes() {
         let object = json!({"metadata": {"name": "x"}, "spec": {"paused": true}});
-        let matches = |text: &str| FieldSelector::parse(text).unwrap().matches(&object);
+        let matches = |text: &str| FieldRequirements::parse(text).unwrap().matches(&object);
         assert!(matches("metadata.name=x,spec.paused==true,spec.absent="));
         assert!(!matches("metadata.name!=x"));
-        assert!(FieldSelector::parse("metadata.name").is_err());
+        assert!(FieldRequirements::parse("metadata.name").is_err());
     }
 }

@@ -16,17 +16,17 @@ use hyper_util::server::conn::auto::Builder;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::api::Api;
-use crate::faults::{Counters, Faults};
+use crate::api::RequestHandler;
+use crate::faults::{FaultInjector, VerbCounters};
 use crate::response::Body;
-use crate::state::State;
+use crate::state::ServerState;
 use crate::storage::Storage;
-use crate::tls::Tls;
+use crate::tls::ServerTls;
 use crate::{garbage, handler, token};
 
 /// Options of a server.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct ServerOptions {
     /// Address of the listener; with port 0 the system chooses a port.
     pub listen: SocketAddr,
     /// Interval of bookmarks in watches that request them.
@@ -40,7 +40,7 @@ pub struct Options {
     pub controllers: bool,
 }
 
-impl Default for Options {
+impl Default for ServerOptions {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
@@ -54,45 +54,48 @@ impl Default for Options {
 
 /// A running server; dropping it stops it.
 #[derive(Debug)]
-pub struct Server {
-    state: Arc<State>,
+pub struct EmbeddedServer {
+    state: Arc<ServerState>,
     listener: tokio::task::JoinHandle<()>,
     collector: tokio::task::JoinHandle<()>,
     stop: DropGuard,
 }
 
-impl Server {
+impl EmbeddedServer {
     /// Starts listening.
     ///
     /// # Errors
     /// The address cannot be listened on, or there is no certificate.
-    pub async fn start(options: Options) -> anyhow::Result<Self> {
+    pub async fn start(options: ServerOptions) -> anyhow::Result<Self> {
         Self::start_with(options, None).await
     }
 
     /// Starts a server that has the objects and kinds of another one, as from its backup. Each goes on by itself.
     ///
     /// # Errors
-    /// As [`Server::start`].
-    pub async fn start_from(options: Options, origin: &Self) -> anyhow::Result<Self> {
+    /// As [`EmbeddedServer::start`].
+    pub async fn start_from(options: ServerOptions, origin: &Self) -> anyhow::Result<Self> {
         Self::start_with(options, Some(&origin.state.api)).await
     }
 
-    async fn start_with(options: Options, origin: Option<&Api>) -> anyhow::Result<Self> {
+    async fn start_with(options: ServerOptions, origin: Option<&RequestHandler>) -> anyhow::Result<Self> {
         let listener = TcpListener::bind(options.listen)
             .await
             .with_context(|| format!("listening on {}", options.listen))?;
         let (storage, written) = Storage::new(options.history);
-        let api = Api::new(storage);
+        let api = RequestHandler::new(storage);
         if let Some(origin) = origin {
             api.storage.restore(&origin.storage);
             api.registry.restore(&origin.registry);
         }
-        let tls = options.tls.then(|| Tls::new(options.listen.ip())).transpose()?;
-        let state = Arc::new(State {
+        let tls = options
+            .tls
+            .then(|| ServerTls::new(options.listen.ip()))
+            .transpose()?;
+        let state = Arc::new(ServerState {
             api,
-            faults: Faults::default(),
-            counters: Counters::default(),
+            faults: FaultInjector::default(),
+            counters: VerbCounters::default(),
             bookmark_interval: options.bookmark_interval.max(Duration::from_millis(1)),
             controllers: options.controllers,
             address: listener.local_addr().context("reading the address listened on")?,
@@ -138,12 +141,12 @@ impl Server {
     }
 
     /// Fault injection.
-    pub fn faults(&self) -> &Faults {
+    pub fn faults(&self) -> &FaultInjector {
         &self.state.faults
     }
 
     /// Counters of requests.
-    pub fn counters(&self) -> &Counters {
+    pub fn counters(&self) -> &VerbCounters {
         &self.state.counters
     }
 
@@ -161,7 +164,7 @@ impl Server {
     }
 }
 
-async fn accept_connections(state: Arc<State>, listener: TcpListener, stop: CancellationToken) {
+async fn accept_connections(state: Arc<ServerState>, listener: TcpListener, stop: CancellationToken) {
     let connections = tokio_util::task::TaskTracker::new();
     loop {
         let accepted = tokio::select! {
@@ -182,7 +185,7 @@ async fn accept_connections(state: Arc<State>, listener: TcpListener, stop: Canc
     connections.wait().await;
 }
 
-async fn serve_connection(state: Arc<State>, stream: TcpStream, stop: CancellationToken) {
+async fn serve_connection(state: Arc<ServerState>, stream: TcpStream, stop: CancellationToken) {
     let mut restarts = state.faults.restarts.subscribe();
     // A small response must not wait for the next one (Nagle).
     let _ = stream.set_nodelay(true);
@@ -211,7 +214,10 @@ async fn serve_connection(state: Arc<State>, stream: TcpStream, stop: Cancellati
 }
 
 /// Serves a request; an error closes the connection without a response.
-async fn serve_request(state: Arc<State>, request: Request<Incoming>) -> Result<Response<Body>, io::Error> {
+async fn serve_request(
+    state: Arc<ServerState>,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, io::Error> {
     let (parts, body) = request.into_parts();
     let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
     handler::handle_request(state, parts, body).await

@@ -3,25 +3,25 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::api::Api;
-use crate::faults::{Counters, Faults};
-use crate::tls::Tls;
+use crate::api::RequestHandler;
+use crate::faults::{FaultInjector, VerbCounters};
+use crate::tls::ServerTls;
 
 /// The state that all requests share.
 #[derive(Debug)]
-pub struct State {
+pub struct ServerState {
     /// Objects and kinds.
-    pub api: Api,
+    pub api: RequestHandler,
     /// Injected faults.
-    pub faults: Faults,
+    pub faults: FaultInjector,
     /// Counters of requests.
-    pub counters: Counters,
-    /// See [`crate::Options::bookmark_interval`].
+    pub counters: VerbCounters,
+    /// See [`crate::ServerOptions::bookmark_interval`].
     pub bookmark_interval: Duration,
-    /// See [`crate::Options::controllers`].
+    /// See [`crate::ServerOptions::controllers`].
     pub controllers: bool,
     /// Address of the listener.
     pub address: SocketAddr,
     /// Certificate and handshake, if the server speaks HTTPS.
-    pub tls: Option<Tls>,
+    pub tls: Option<ServerTls>,
 }

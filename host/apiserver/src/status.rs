@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 /// The error response to a request.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ApiError {
+pub struct StatusError {
     /// HTTP status code.
     pub code: u16,
     /// Machine-readable reason, such as `NotFound`.
@@ -20,7 +20,7 @@ pub struct ApiError {
 
 /// The subject of an error: a kind in a group, and the object's name.
 #[derive(Debug, Clone, Copy)]
-pub struct Subject<'a> {
+pub struct ErrorSubject<'a> {
     /// API group, empty for core.
     pub group: &'a str,
     /// Plural resource name.
@@ -31,7 +31,7 @@ pub struct Subject<'a> {
     pub name: &'a str,
 }
 
-impl Subject<'_> {
+impl ErrorSubject<'_> {
     fn qualified_name(&self, word: &str) -> String {
         match self.group {
             "" => word.to_owned(),
@@ -48,7 +48,7 @@ impl Subject<'_> {
     }
 }
 
-impl ApiError {
+impl StatusError {
     /// An error with neither details nor retry hint.
     pub fn new(code: u16, reason: &str, message: impl Into<String>) -> Self {
         Self {
@@ -71,7 +71,7 @@ impl ApiError {
     }
 
     /// 404 for an object.
-    pub fn not_found(subject: Subject<'_>) -> Self {
+    pub fn not_found(subject: ErrorSubject<'_>) -> Self {
         let message = format!(
             "{} \"{}\" not found",
             subject.qualified_name(subject.resource),
@@ -96,7 +96,7 @@ impl ApiError {
     }
 
     /// 409: an object of this name exists.
-    pub fn already_exists(subject: Subject<'_>) -> Self {
+    pub fn already_exists(subject: ErrorSubject<'_>) -> Self {
         let message = format!(
             "{} \"{}\" already exists",
             subject.qualified_name(subject.resource),
@@ -109,7 +109,7 @@ impl ApiError {
     }
 
     /// 409: the operation cannot be fulfilled.
-    pub fn conflict(subject: Subject<'_>, why: impl std::fmt::Display) -> Self {
+    pub fn conflict(subject: ErrorSubject<'_>, why: impl std::fmt::Display) -> Self {
         let message = format!(
             "Operation cannot be fulfilled on {} \"{}\": {why}",
             subject.qualified_name(subject.resource),
@@ -122,7 +122,7 @@ impl ApiError {
     }
 
     /// 409: the object has been modified since it was read.
-    pub fn modified(subject: Subject<'_>) -> Self {
+    pub fn modified(subject: ErrorSubject<'_>) -> Self {
         Self::conflict(
             subject,
             "the object has been modified; please apply your changes to the latest version and try again",
@@ -130,7 +130,7 @@ impl ApiError {
     }
 
     /// 403.
-    pub fn forbidden(subject: Subject<'_>, why: impl std::fmt::Display) -> Self {
+    pub fn forbidden(subject: ErrorSubject<'_>, why: impl std::fmt::Display) -> Self {
         let message = format!(
             "{} \"{}\" is forbidden: {why}",
             subject.qualified_name(subject.resource),
@@ -143,7 +143,7 @@ impl ApiError {
     }
 
     /// 422 with its causes.
-    pub fn invalid(subject: Subject<'_>, causes: Vec<FieldError>) -> Self {
+    pub fn invalid(subject: ErrorSubject<'_>, causes: Vec<FieldError>) -> Self {
         let said: Vec<String> = causes.iter().map(ToString::to_string).collect();
         let said = if said.len() == 1 {
             said.concat()

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
-pub use crate::object::{Change, ObjectKey, Resource, StoredObject};
+pub use crate::object::{GroupResource, ObjectWrite, StoredKey, StoredObject};
 
 /// Reason for a refused write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,8 +33,8 @@ pub struct Compacted {
 
 #[derive(Debug)]
 struct Table {
-    objects: BTreeMap<ObjectKey, Arc<StoredObject>>,
-    history: VecDeque<Arc<Change>>,
+    objects: BTreeMap<StoredKey, Arc<StoredObject>>,
+    history: VecDeque<Arc<ObjectWrite>>,
     /// Changes at or before this revision are no longer in the history.
     compacted: u64,
     signal: watch::Sender<u64>,
@@ -54,15 +54,15 @@ impl Table {
 #[derive(Debug)]
 struct Data {
     revision: u64,
-    tables: HashMap<Resource, Table>,
-    by_uid: HashMap<String, (Resource, ObjectKey)>,
-    dependents: HashMap<String, HashSet<(Resource, ObjectKey)>>,
+    tables: HashMap<GroupResource, Table>,
+    by_uid: HashMap<String, (GroupResource, StoredKey)>,
+    dependents: HashMap<String, HashSet<(GroupResource, StoredKey)>>,
     /// The latest compaction, which also holds for tables created after it.
     compacted: u64,
 }
 
 /// Notification of a write to the garbage collector.
-pub type WriteNotice = (Resource, Arc<Change>);
+pub type WriteNotice = (GroupResource, Arc<ObjectWrite>);
 
 /// All objects.
 #[derive(Debug)]
@@ -98,7 +98,7 @@ impl Storage {
     pub fn restore(&self, other: &Self) {
         let other = other.lock();
         let mut data = self.lock();
-        let restore_table = |(resource, table): (&Resource, &Table)| {
+        let restore_table = |(resource, table): (&GroupResource, &Table)| {
             let mut restored = Table::new(other.revision);
             restored.objects.clone_from(&table.objects);
             (resource.clone(), restored)
@@ -123,12 +123,12 @@ impl Storage {
     }
 
     /// One object.
-    pub fn get(&self, resource: &Resource, key: &ObjectKey) -> Option<Arc<StoredObject>> {
+    pub fn get(&self, resource: &GroupResource, key: &StoredKey) -> Option<Arc<StoredObject>> {
         self.lock().tables.get(resource)?.objects.get(key).cloned()
     }
 
     /// The object with this uid, and its resource.
-    pub fn find_by_uid(&self, uid: &str) -> Option<(Resource, Arc<StoredObject>)> {
+    pub fn find_by_uid(&self, uid: &str) -> Option<(GroupResource, Arc<StoredObject>)> {
         let data = self.lock();
         let (resource, key) = data.by_uid.get(uid)?;
         Some((
@@ -138,7 +138,7 @@ impl Storage {
     }
 
     /// Objects whose owner references name this uid.
-    pub fn list_dependents(&self, uid: &str) -> Vec<(Resource, Arc<StoredObject>)> {
+    pub fn list_dependents(&self, uid: &str) -> Vec<(GroupResource, Arc<StoredObject>)> {
         let data = self.lock();
         let known = data.dependents.get(uid).into_iter().flatten();
         known
@@ -152,7 +152,7 @@ impl Storage {
     }
 
     /// All objects in a namespace.
-    pub fn list_namespace(&self, namespace: &str) -> Vec<(Resource, Arc<StoredObject>)> {
+    pub fn list_namespace(&self, namespace: &str) -> Vec<(GroupResource, Arc<StoredObject>)> {
         let data = self.lock();
         let all = data.tables.iter();
         all.flat_map(|(resource, table)| {
@@ -162,7 +162,7 @@ impl Storage {
     }
 
     /// The objects of a resource in key order, and the revision of that state.
-    pub fn list(&self, resource: &Resource, namespace: Option<&str>) -> (Vec<Arc<StoredObject>>, u64) {
+    pub fn list(&self, resource: &GroupResource, namespace: Option<&str>) -> (Vec<Arc<StoredObject>>, u64) {
         let data = self.lock();
         let objects = data.tables.get(resource).map(|table| {
             iter_range(table, namespace)
@@ -175,7 +175,7 @@ impl Storage {
     /// The objects at an earlier revision: the current state with later changes undone.
     pub fn list_at(
         &self,
-        resource: &Resource,
+        resource: &GroupResource,
         namespace: Option<&str>,
         revision: u64,
     ) -> Result<Vec<Arc<StoredObject>>, Compacted> {
@@ -194,7 +194,7 @@ impl Storage {
                 oldest: table.compacted,
             });
         }
-        let mut objects: BTreeMap<ObjectKey, Arc<StoredObject>> = iter_range(table, namespace)
+        let mut objects: BTreeMap<StoredKey, Arc<StoredObject>> = iter_range(table, namespace)
             .map(|(key, object)| (key.clone(), object.clone()))
             .collect();
         for change in table
@@ -218,9 +218,9 @@ impl Storage {
     /// The changes of a resource after `revision`, and the current revision.
     pub fn changes_since(
         &self,
-        resource: &Resource,
+        resource: &GroupResource,
         revision: u64,
-    ) -> Result<(Vec<Arc<Change>>, u64), Compacted> {
+    ) -> Result<(Vec<Arc<ObjectWrite>>, u64), Compacted> {
         let data = self.lock();
         let Some(table) = data.tables.get(resource) else {
             return if revision < data.compacted {
@@ -243,7 +243,7 @@ impl Storage {
     }
 
     /// A receiver that wakes at every change of a resource.
-    pub fn subscribe(&self, resource: &Resource) -> watch::Receiver<u64> {
+    pub fn subscribe(&self, resource: &GroupResource) -> watch::Receiver<u64> {
         let mut data = self.lock();
         let compacted = data.compacted;
         data.tables
@@ -256,8 +256,8 @@ impl Storage {
     /// Stores a new object.
     pub fn create(
         &self,
-        resource: &Resource,
-        key: ObjectKey,
+        resource: &GroupResource,
+        key: StoredKey,
         value: Value,
     ) -> Result<Arc<StoredObject>, WriteRefused> {
         let mut data = self.lock();
@@ -266,13 +266,13 @@ impl Storage {
     }
 
     /// Checks that [`Storage::create`] would store an object now.
-    pub fn check_create(&self, resource: &Resource, key: &ObjectKey) -> Result<(), WriteRefused> {
+    pub fn check_create(&self, resource: &GroupResource, key: &StoredKey) -> Result<(), WriteRefused> {
         check_free(&self.lock(), resource, key)
     }
     /// Replaces an object that is still at `previous`.
     pub fn update(
         &self,
-        resource: &Resource,
+        resource: &GroupResource,
         previous: &Arc<StoredObject>,
         value: Value,
     ) -> Result<Arc<StoredObject>, WriteRefused> {
@@ -282,7 +282,7 @@ impl Storage {
     /// Removes an object that is still at `previous`; returns its last state.
     pub fn remove(
         &self,
-        resource: &Resource,
+        resource: &GroupResource,
         previous: &Arc<StoredObject>,
     ) -> Result<Arc<StoredObject>, WriteRefused> {
         self.replace_object(resource, previous, None, true)
@@ -291,7 +291,7 @@ impl Storage {
     /// Removes an object that is still at `previous`, with a last state that watchers receive.
     pub fn remove_with_state(
         &self,
-        resource: &Resource,
+        resource: &GroupResource,
         previous: &Arc<StoredObject>,
         last: Value,
     ) -> Result<Arc<StoredObject>, WriteRefused> {
@@ -300,7 +300,7 @@ impl Storage {
 
     fn replace_object(
         &self,
-        resource: &Resource,
+        resource: &GroupResource,
         previous: &Arc<StoredObject>,
         value: Option<Value>,
         deleted: bool,
@@ -320,8 +320,8 @@ impl Storage {
     fn commit_write(
         &self,
         data: &mut Data,
-        resource: &Resource,
-        key: ObjectKey,
+        resource: &GroupResource,
+        key: StoredKey,
         value: Option<Value>,
         previous: Option<Arc<StoredObject>>,
         deleted: bool,
@@ -364,7 +364,7 @@ impl Storage {
         } else {
             table.objects.insert(key, object.clone());
         }
-        let change = Arc::new(Change {
+        let change = Arc::new(ObjectWrite {
             revision,
             object: object.clone(),
             previous,
@@ -397,10 +397,10 @@ impl Storage {
     }
 }
 
-fn check_free(data: &Data, resource: &Resource, key: &ObjectKey) -> Result<(), WriteRefused> {
+fn check_free(data: &Data, resource: &GroupResource, key: &StoredKey) -> Result<(), WriteRefused> {
     if !key.namespace.is_empty() {
-        let namespaces = data.tables.get(&Resource::new("", "namespaces"));
-        match namespaces.and_then(|table| table.objects.get(&ObjectKey::new("", &key.namespace))) {
+        let namespaces = data.tables.get(&GroupResource::new("", "namespaces"));
+        match namespaces.and_then(|table| table.objects.get(&StoredKey::new("", &key.namespace))) {
             None => return Err(WriteRefused::NoNamespace),
             Some(namespace) if namespace.is_terminating() => {
                 return Err(WriteRefused::NamespaceTerminating);
@@ -418,9 +418,9 @@ fn check_free(data: &Data, resource: &Resource, key: &ObjectKey) -> Result<(), W
 fn iter_range<'a>(
     table: &'a Table,
     namespace: Option<&'a str>,
-) -> impl Iterator<Item = (&'a ObjectKey, &'a Arc<StoredObject>)> {
+) -> impl Iterator<Item = (&'a StoredKey, &'a Arc<StoredObject>)> {
     let start = match namespace {
-        Some(namespace) => Bound::Included(ObjectKey::new(namespace, "")),
+        Some(namespace) => Bound::Included(StoredKey::new(namespace, "")),
         None => Bound::Unbounded,
     };
     table
@@ -449,19 +449,19 @@ mod tests {
     #[test]
     fn writes_are_checked_numbered_and_kept_in_history() {
         let (storage, mut written) = Storage::new(2);
-        let things = Resource::new("g", "things");
+        let things = GroupResource::new("g", "things");
         let a = storage
-            .create(&things, ObjectKey::new("", "a"), object("a"))
+            .create(&things, StoredKey::new("", "a"), object("a"))
             .unwrap();
         assert_eq!(
             storage
-                .create(&things, ObjectKey::new("", "a"), object("a"))
+                .create(&things, StoredKey::new("", "a"), object("a"))
                 .unwrap_err(),
             WriteRefused::Exists
         );
         assert_eq!(
             storage
-                .create(&things, ObjectKey::new("nope", "a"), object("a"))
+                .create(&things, StoredKey::new("nope", "a"), object("a"))
                 .unwrap_err(),
             WriteRefused::NoNamespace
         );
@@ -473,7 +473,7 @@ mod tests {
         let (changes, now) = storage.changes_since(&things, a.revision).unwrap();
         assert_eq!((changes.len(), now), (1, newer.revision));
         storage
-            .create(&things, ObjectKey::new("", "b"), object("b"))
+            .create(&things, StoredKey::new("", "b"), object("b"))
             .unwrap();
         let then = storage.list_at(&things, None, newer.revision).unwrap();
         assert_eq!(then.len(), 1);
@@ -488,7 +488,11 @@ mod tests {
         let now = storage.revision();
         storage.compact();
         assert!(storage.changes_since(&things, now).is_err());
-        assert!(storage.changes_since(&Resource::new("g", "others"), now).is_err());
+        assert!(
+            storage
+                .changes_since(&GroupResource::new("g", "others"), now)
+                .is_err()
+        );
         assert!(storage.changes_since(&things, storage.revision()).is_ok());
     }
 }

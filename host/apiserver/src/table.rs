@@ -3,10 +3,10 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::kind::{Column, Kind, Version};
+use crate::kind::{Column, ServedKind, ServedVersion};
 
 /// Column definitions, starting with the name.
-pub fn column_definitions(kind: &Kind, version: &Version) -> Value {
+pub fn column_definitions(kind: &ServedKind, version: &ServedVersion) -> Value {
     let mut headings = vec![json!({
         "name": "Name", "type": "string", "format": "name", "priority": 0,
         "description": "Name must be unique within a namespace.",
@@ -24,7 +24,7 @@ pub fn column_definitions(kind: &Kind, version: &Version) -> Value {
     headings.into()
 }
 
-fn effective_columns(version: &Version) -> Vec<Column> {
+fn effective_columns(version: &ServedVersion) -> Vec<Column> {
     match &version.columns {
         Some(columns) if !columns.is_empty() => columns.clone(),
         _ => vec![Column {
@@ -41,7 +41,13 @@ fn effective_columns(version: &Version) -> Vec<Column> {
 }
 
 /// A row, with the object as `includeObject` demands: `None`, `Metadata` or `Object`.
-pub fn build_row(kind: &Kind, version: &Version, object: &Value, include: &str, now: Timestamp) -> Value {
+pub fn build_row(
+    kind: &ServedKind,
+    version: &ServedVersion,
+    object: &Value,
+    include: &str,
+    now: Timestamp,
+) -> Value {
     let mut cells = vec![object["metadata"]["name"].clone()];
     if kind.kind == "Event" && !kind.custom {
         cells.clear();

@@ -10,20 +10,20 @@ use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio_rustls::TlsAcceptor;
 
 /// Certificate and handshake of the server.
-pub struct Tls {
+pub struct ServerTls {
     /// Accepts TLS connections.
     pub acceptor: TlsAcceptor,
     /// The certificate as PEM, for the kubeconfig: clients trust this server only.
     pub certificate: String,
 }
 
-impl std::fmt::Debug for Tls {
+impl std::fmt::Debug for ServerTls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Tls")
     }
 }
 
-impl Tls {
+impl ServerTls {
     /// Creates a certificate for an address. It lasts as long as the process.
     pub fn new(address: IpAddr) -> anyhow::Result<Self> {
         let names = vec![

@@ -4,9 +4,9 @@ use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::{HeaderMap, header};
 use serde_json::{Value, json};
 
-use crate::api::Api;
-use crate::rbac::User;
-use crate::storage::{ObjectKey, Resource};
+use crate::api::RequestHandler;
+use crate::rbac::RequestUser;
+use crate::storage::{GroupResource, StoredKey};
 
 /// The token in the kubeconfig of this server, of its administrator.
 pub const ADMIN_TOKEN: &str = "anybody";
@@ -36,21 +36,23 @@ pub fn issue_token(account: &Value, request: &Value) -> Value {
 }
 
 /// The user of a token; none if no token of this server has this text, or its service account is gone.
-pub fn find_user(api: &Api, token: &str) -> Option<User> {
+pub fn find_user(api: &RequestHandler, token: &str) -> Option<RequestUser> {
     if token == ADMIN_TOKEN {
-        return Some(User::admin());
+        return Some(RequestUser::admin());
     }
     let identity = URL_SAFE_NO_PAD
         .decode(token.strip_prefix(ACCOUNT_TOKEN_PREFIX)?)
         .ok()?;
     let [namespace, name, uid]: [String; 3] = serde_json::from_slice(&identity).ok()?;
-    let key = ObjectKey::new(&namespace, &name);
-    let account = api.storage.get(&Resource::new("", "serviceaccounts"), &key)?;
-    (account.value["metadata"]["uid"] == *uid).then(|| User::service_account(&namespace, &name, &uid))
+    let key = StoredKey::new(&namespace, &name);
+    let account = api
+        .storage
+        .get(&GroupResource::new("", "serviceaccounts"), &key)?;
+    (account.value["metadata"]["uid"] == *uid).then(|| RequestUser::service_account(&namespace, &name, &uid))
 }
 
 /// The user that a request acts as: the one that it impersonates, or that of its token. None is the administrator.
-pub fn find_requester(api: &Api, headers: &HeaderMap) -> Option<User> {
+pub fn find_requester(api: &RequestHandler, headers: &HeaderMap) -> Option<RequestUser> {
     let token = || {
         let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
         let token = value
@@ -58,5 +60,5 @@ pub fn find_requester(api: &Api, headers: &HeaderMap) -> Option<User> {
             .filter(|token| *token != ADMIN_TOKEN)?;
         find_user(api, token)
     };
-    User::from_impersonation(headers).or_else(token)
+    RequestUser::from_impersonation(headers).or_else(token)
 }

@@ -10,20 +10,20 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use crate::api::Api;
-use crate::kind::{Kind, Version};
-use crate::request::{ListOptions, Shape};
-use crate::state::State;
-use crate::status::ApiError;
-use crate::storage::{Change, StoredObject};
+use crate::api::RequestHandler;
+use crate::kind::{ServedKind, ServedVersion};
+use crate::request::{ListOptions, ResponseShape};
+use crate::state::ServerState;
+use crate::status::StatusError;
+use crate::storage::{ObjectWrite, StoredObject};
 use crate::table;
 
 /// A watch request.
-pub struct Watch {
+pub struct WatchRequest {
     /// The server.
-    pub state: Arc<State>,
+    pub state: Arc<ServerState>,
     /// Kind and version.
-    pub kind: Arc<Kind>,
+    pub kind: Arc<ServedKind>,
     /// Served version.
     pub version: String,
     /// Restricts the watch to a namespace.
@@ -33,7 +33,7 @@ pub struct Watch {
     /// Selectors, revision, bookmarks.
     pub options: ListOptions,
     /// Shape of the objects.
-    pub shape: Shape,
+    pub shape: ResponseShape,
     /// `includeObject` of tables.
     pub include: String,
 }
@@ -43,11 +43,11 @@ type LineSender = mpsc::Sender<Result<Bytes, io::Error>>;
 /// The client has closed the connection.
 struct ClientGone;
 
-impl Watch {
+impl WatchRequest {
     /// Refuses contradictory options before the stream starts.
-    pub fn validate_options(options: &ListOptions) -> Result<(), ApiError> {
+    pub fn validate_options(options: &ListOptions) -> Result<(), StatusError> {
         let forbidden = |why: &str| {
-            Err(ApiError::new(
+            Err(StatusError::new(
                 422,
                 "Invalid",
                 format!("ListOptions.meta.k8s.io \"\" is invalid: {why}"),
@@ -73,7 +73,7 @@ impl Watch {
         let _ = self.stream_events(version, &lines).await;
     }
 
-    async fn stream_events(&self, version: &Version, lines: &LineSender) -> Result<(), ClientGone> {
+    async fn stream_events(&self, version: &ServedVersion, lines: &LineSender) -> Result<(), ClientGone> {
         let storage = &self.state.api.storage;
         let mut signal = storage.subscribe(&self.kind.resource);
         let mut cuts = self.state.faults.cuts.subscribe();
@@ -116,8 +116,10 @@ impl Watch {
                     at = at.max(revision);
                 }
                 Err(compacted) => {
-                    let error =
-                        ApiError::expired(format!("too old resource version: {at} ({})", compacted.oldest));
+                    let error = StatusError::expired(format!(
+                        "too old resource version: {at} ({})",
+                        compacted.oldest
+                    ));
                     return send_line(lines, &json!({"type": "ERROR", "object": error.to_value()})).await;
                 }
             }
@@ -162,9 +164,9 @@ impl Watch {
     /// Sends a change as an event, by whether the object was and is selected.
     async fn send_change(
         &self,
-        version: &Version,
+        version: &ServedVersion,
         lines: &LineSender,
-        change: &Change,
+        change: &ObjectWrite,
         first: &mut bool,
     ) -> Result<(), ClientGone> {
         let before = change
@@ -196,7 +198,7 @@ impl Watch {
 
     async fn send_event(
         &self,
-        version: &Version,
+        version: &ServedVersion,
         lines: &LineSender,
         event: &str,
         object: &StoredObject,
@@ -204,7 +206,7 @@ impl Watch {
         first: &mut bool,
     ) -> Result<(), ClientGone> {
         let as_stored = object.value["apiVersion"] == self.kind.api_version(&version.name).as_str();
-        if self.shape == Shape::Object && revision.is_none() && as_stored {
+        if self.shape == ResponseShape::Object && revision.is_none() && as_stored {
             let json = object.json();
             let mut text = Vec::with_capacity(json.len() + 40);
             text.extend_from_slice(b"{\"type\":\"");
@@ -214,14 +216,14 @@ impl Watch {
             text.extend_from_slice(b"}\n");
             return lines.send(Ok(text.into())).await.map_err(|_| ClientGone);
         }
-        let mut value = Api::convert_to_version(&self.kind, version, object);
+        let mut value = RequestHandler::convert_to_version(&self.kind, version, object);
         if let Some(revision) = revision {
             value["metadata"]["resourceVersion"] = revision.to_string().into();
         }
         let shown = match self.shape {
-            Shape::Object => value,
-            Shape::Partial => table::partial_object(&value),
-            Shape::Table => {
+            ResponseShape::Object => value,
+            ResponseShape::Partial => table::partial_object(&value),
+            ResponseShape::Table => {
                 // Only the first event has column definitions: they are the same for the whole stream.
                 let headings = if std::mem::take(first) {
                     table::column_definitions(&self.kind, version)
@@ -241,7 +243,7 @@ impl Watch {
 
     async fn send_bookmark(
         &self,
-        version: &Version,
+        version: &ServedVersion,
         lines: &LineSender,
         revision: u64,
         initial: bool,
@@ -251,13 +253,13 @@ impl Watch {
             metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
         let object = match self.shape {
-            Shape::Object => {
+            ResponseShape::Object => {
                 json!({"kind": self.kind.kind, "apiVersion": self.kind.api_version(&version.name), "metadata": metadata})
             }
-            Shape::Partial => {
+            ResponseShape::Partial => {
                 json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata})
             }
-            Shape::Table => {
+            ResponseShape::Table => {
                 metadata["creationTimestamp"].take();
                 json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "columnDefinitions": null, "rows": []})
             }

@@ -18,7 +18,7 @@ use serde_json::json;
 
 use crate::{
     client::{
-        access_review::{AccessError, AccessReviewer, ObjectAccess, Subject, User},
+        access_review::{AccessError, AccessReviewer, ObjectAccess, ReviewSubject, ReviewedUser},
         api::{ApiClient, ApiError},
         token_review::TokenReviewer,
     },
@@ -68,7 +68,7 @@ pub enum Requester {
     /// A user of the secure address.
     User {
         /// The authenticated user.
-        user: Arc<User>,
+        user: Arc<ReviewedUser>,
         /// Asks the API server for its rights.
         reviewers: Arc<Reviewers>,
     },
@@ -76,15 +76,15 @@ pub enum Requester {
 
 /// The refusal of a request: its status code and message.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Refusal(pub StatusCode, pub String);
+pub struct AccessRefusal(pub StatusCode, pub String);
 
-impl IntoResponse for Refusal {
+impl IntoResponse for AccessRefusal {
     fn into_response(self) -> Response {
         (self.0, Json(json!({ "message": self.1 }))).into_response()
     }
 }
 
-impl From<AccessError> for Refusal {
+impl From<AccessError> for AccessRefusal {
     fn from(error: AccessError) -> Self {
         match error {
             AccessError::Forbidden(why) => Self(StatusCode::FORBIDDEN, why),
@@ -93,7 +93,7 @@ impl From<AccessError> for Refusal {
     }
 }
 
-impl From<ApiError> for Refusal {
+impl From<ApiError> for AccessRefusal {
     fn from(error: ApiError) -> Self {
         Self(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -104,7 +104,7 @@ impl From<ApiError> for Refusal {
 
 impl Requester {
     /// Succeeds if the requester has a verb on an object.
-    pub async fn check_object(&self, verb: &'static str, key: &ObjectRef) -> Result<(), Refusal> {
+    pub async fn check_object(&self, verb: &'static str, key: &ObjectRef) -> Result<(), AccessRefusal> {
         let Some((reviewer, subject)) = self.subject() else {
             return Ok(());
         };
@@ -113,7 +113,7 @@ impl Requester {
     }
 
     /// Succeeds if the requester may see what concerns the host as a whole.
-    pub async fn check_path(&self, path: &'static str) -> Result<(), Refusal> {
+    pub async fn check_path(&self, path: &'static str) -> Result<(), AccessRefusal> {
         let Some((reviewer, subject)) = self.subject() else {
             return Ok(());
         };
@@ -128,7 +128,7 @@ impl Requester {
         &self,
         verb: &'static str,
         mut keys: Vec<ObjectRef>,
-    ) -> Result<Vec<ObjectRef>, Refusal> {
+    ) -> Result<Vec<ObjectRef>, AccessRefusal> {
         let Some((reviewer, subject)) = self.subject() else {
             return Ok(keys);
         };
@@ -157,7 +157,7 @@ impl Requester {
                          the parameter `namespace`",
                         key.gvk.kind
                     );
-                    return Err(Refusal(StatusCode::FORBIDDEN, message));
+                    return Err(AccessRefusal(StatusCode::FORBIDDEN, message));
                 }
                 let here = reviewer.may_access(subject, access(&key.namespace)).await?;
                 namespaces.insert(key.namespace.clone(), here);
@@ -172,10 +172,10 @@ impl Requester {
         Ok(keys)
     }
 
-    fn subject(&self) -> Option<(&AccessReviewer, Subject<'_>)> {
+    fn subject(&self) -> Option<(&AccessReviewer, ReviewSubject<'_>)> {
         match self {
             Self::Local => None,
-            Self::User { user, reviewers } => Some((&reviewers.access, Subject::User(user))),
+            Self::User { user, reviewers } => Some((&reviewers.access, ReviewSubject::User(user))),
         }
     }
 }

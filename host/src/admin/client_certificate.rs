@@ -15,7 +15,7 @@ use serde::Deserialize;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::client::{
-    access_review::User,
+    access_review::ReviewedUser,
     api::{ApiClient, ApiError, parse_response},
 };
 
@@ -61,17 +61,17 @@ pub fn build_verifier(authority: &str) -> anyhow::Result<Arc<dyn ClientCertVerif
 }
 
 /// Reads the user of a verified certificate: its common name, and its organizations as groups. None without a common name.
-pub fn read_user(certificate: &CertificateDer<'_>) -> Option<User> {
+pub fn read_user(certificate: &CertificateDer<'_>) -> Option<ReviewedUser> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     let subject = certificate.subject();
     let name = subject.iter_common_name().last()?.as_str().ok()?;
     let groups = subject
         .iter_organization()
         .filter_map(|group| group.as_str().ok());
-    (!name.is_empty()).then(|| User {
+    (!name.is_empty()).then(|| ReviewedUser {
         username: name.to_owned(),
         groups: groups.chain([AUTHENTICATED_GROUP]).map(str::to_owned).collect(),
-        ..User::default()
+        ..ReviewedUser::default()
     })
 }
 

@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{Admin, question::Question};
 use crate::{
-    cache::{informer::SyncState, store::Query},
+    cache::{informer::SyncState, store::ListQuery},
     cluster,
     kube::{
         key::{Gvk, ObjectRef},
-        object::Object,
+        object::KubeObject,
         owned, references,
         scope::{Projection, Scope},
         well_known::{annotation, bookkeeping::OWNER_UID},
@@ -18,8 +18,8 @@ use crate::{
     plugin::HookState,
     reconcile::stats::{ObjectStats, RecordedError},
     schedule::{
-        dependencies::{Dependency, List},
-        dispatcher::{Cause, Explanation as Scheduled, Turn},
+        dependencies::{List, ReadDependency},
+        dispatcher::{Cause, SchedulingState as Scheduled, Turn},
         host_lane::HostLane,
         queue::{ItemState, Priority},
     },
@@ -37,7 +37,7 @@ const MAX_LISTED_HOLDS: u32 = 100;
 
 /// The response of `/explain`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Explanation {
+pub struct ObjectExplanation {
     /// Its kind, with version and group.
     pub kind: String,
     /// Its namespace; empty for cluster-scoped ones.
@@ -45,7 +45,7 @@ pub struct Explanation {
     /// Its name.
     pub name: String,
     /// Its state.
-    pub state: ObjectState,
+    pub state: ExplainedState,
     /// Reason of its Ready condition.
     pub reason: String,
     /// Message of its Ready condition.
@@ -96,7 +96,7 @@ pub struct Explanation {
 
 /// The state of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ObjectState {
+pub enum ExplainedState {
     /// It is Ready.
     Ready,
     /// It is not Ready.
@@ -110,17 +110,17 @@ pub enum ObjectState {
 }
 
 /// The state of an object with these statistics.
-pub fn find_object_state(object: &Object, stats: &ObjectStats) -> ObjectState {
+pub fn find_object_state(object: &KubeObject, stats: &ObjectStats) -> ExplainedState {
     match () {
-        () if object.is_deleting() => ObjectState::Terminating,
-        () if is_paused(object) => ObjectState::Paused,
-        () if stats.ready => ObjectState::Ready,
-        () if stats.reason.is_empty() && stats.reconciles == 0 => ObjectState::New,
-        () => ObjectState::NotReady,
+        () if object.is_deleting() => ExplainedState::Terminating,
+        () if is_paused(object) => ExplainedState::Paused,
+        () if stats.ready => ExplainedState::Ready,
+        () if stats.reason.is_empty() && stats.reconciles == 0 => ExplainedState::New,
+        () => ExplainedState::NotReady,
     }
 }
 
-fn is_paused(object: &Object) -> bool {
+fn is_paused(object: &KubeObject) -> bool {
     object.annotation(annotation::PAUSED) == Some("true")
 }
 
@@ -130,7 +130,7 @@ pub struct Read {
     /// The object, or the kind, namespace and selector of a list.
     pub what: String,
     /// Current state.
-    pub state: State,
+    pub state: ReadState,
     /// Reason why it is not Ready.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub why: String,
@@ -138,7 +138,7 @@ pub struct Read {
 
 /// Current state of the target of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum State {
+pub enum ReadState {
     /// It does not exist.
     Absent,
     /// It exists and has no Ready condition.
@@ -251,13 +251,13 @@ pub struct NextRun {
 
 impl Admin {
     /// Explains an object. The error lists similar objects.
-    pub fn explain(&self, question: &Question) -> Result<Explanation, String> {
+    pub fn explain(&self, question: &Question) -> Result<ObjectExplanation, String> {
         let key = question.find(&self.stats.keys())?;
         self.explain_object(&key)
     }
 
     /// Explains an object that is reconciled. The error says that it was deleted meanwhile.
-    pub(super) fn explain_object(&self, key: &ObjectRef) -> Result<Explanation, String> {
+    pub(super) fn explain_object(&self, key: &ObjectRef) -> Result<ObjectExplanation, String> {
         let gone = || format!("{key} was deleted a moment ago");
         let store = &self.services.cache.store;
         let object = store.get(key, Projection::Full).ok_or_else(gone)?;
@@ -284,7 +284,7 @@ impl Admin {
         let subscriptions = subscriptions
             .iter()
             .filter(|(subscription, _)| concerns(subscription));
-        Ok(Explanation {
+        Ok(ObjectExplanation {
             follows: follows.collect(),
             subscriptions: subscriptions
                 .map(|(key, stats)| Subscribed::new(key, stats))
@@ -312,7 +312,7 @@ impl Admin {
         let held = serving.as_ref().and_then(|p| {
             let reports = self.registry.reports();
             // Of what serves: an object of that name may still be loading its own.
-            let ours = |r: &crate::plugin::Report| *r.name == **p.name() && !r.digest.is_empty();
+            let ours = |r: &crate::plugin::SlotReport| *r.name == **p.name() && !r.digest.is_empty();
             let report = reports.into_iter().find(ours);
             pause_reason(p.suspended, &report.unwrap_or_default().hooks)
         });
@@ -320,13 +320,13 @@ impl Admin {
         (plugin, held)
     }
 
-    fn find_dependencies(&self, reads: Vec<Dependency>, scopes: &[(Scope, SyncState)]) -> Vec<Found> {
+    fn find_dependencies(&self, reads: Vec<ReadDependency>, scopes: &[(Scope, SyncState)]) -> Vec<Found> {
         let reads = reads.into_iter();
         reads.map(|read| self.find_dependency(read, scopes)).collect()
     }
 
     /// The current state of the target of a read, from the cache. No watch is started for it.
-    fn find_dependency(&self, dependency: Dependency, scopes: &[(Scope, SyncState)]) -> Found {
+    fn find_dependency(&self, dependency: ReadDependency, scopes: &[(Scope, SyncState)]) -> Found {
         let services = &self.services;
         let scope = dependency.scope(&services.cache.namespaces);
         let covering = || scopes.iter().filter(|(wider, _)| wider.covers(&scope));
@@ -339,20 +339,20 @@ impl Admin {
             failed.unwrap_or_else(|| "not listed yet".into())
         };
         match dependency {
-            Dependency::Object(ref key, form) | Dependency::Owned(ref key, form) => {
+            ReadDependency::Object(ref key, form) | ReadDependency::Owned(ref key, form) => {
                 match services.cache.store.get(key, form) {
                     None if synced.is_none() => Found::Unknown(dependency, why()),
                     object => Found::Object(key.clone(), object),
                 }
             }
-            Dependency::List(list) => match synced {
-                None => Found::Unknown(Dependency::List(list), why()),
+            ReadDependency::List(list) => match synced {
+                None => Found::Unknown(ReadDependency::List(list), why()),
                 Some((scope, _)) => {
-                    let query = Query {
+                    let query = ListQuery {
                         namespace: &list.namespace,
                         labels: list.labels.as_ref(),
                         fields: list.fields.as_ref(),
-                        ..Query::default()
+                        ..ListQuery::default()
                     };
                     let objects = services.cache.store.list(scope, &query);
                     Found::List(*list, objects)
@@ -364,21 +364,21 @@ impl Admin {
 
 /// The current state of the target of a read.
 enum Found {
-    Object(ObjectRef, Option<Arc<Object>>),
-    List(List, Vec<(ObjectRef, Arc<Object>)>),
-    Unknown(Dependency, String),
+    Object(ObjectRef, Option<Arc<KubeObject>>),
+    List(List, Vec<(ObjectRef, Arc<KubeObject>)>),
+    Unknown(ReadDependency, String),
 }
 
 /// Builds the explanation without I/O.
 fn build_explanation(
     key: &ObjectRef,
-    object: &Object,
+    object: &KubeObject,
     facts: ObjectStats,
     scheduled: Scheduled,
     plugin: Option<String>,
     held: Option<String>,
     found: Vec<Found>,
-) -> Explanation {
+) -> ObjectExplanation {
     let state = find_object_state(object, &facts);
     let mut reads: Vec<_> = found.iter().map(describe_read).collect();
     reads.sort_by(|a, b| a.what.cmp(&b.what));
@@ -395,7 +395,7 @@ fn build_explanation(
         .iter()
         .skip(scheduled.causes.len().saturating_sub(MAX_CAUSES));
     let finalizers = || object.finalizers.iter().map(ToString::to_string);
-    Explanation {
+    ObjectExplanation {
         kind: key.gvk.to_string(),
         namespace: facts.namespace,
         name: facts.name,
@@ -435,7 +435,7 @@ impl Read {
     fn is_missing(&self) -> bool {
         matches!(
             self.state,
-            State::Absent | State::NotReady | State::Terminating | State::Unknown
+            ReadState::Absent | ReadState::NotReady | ReadState::Terminating | ReadState::Unknown
         )
     }
 }
@@ -446,15 +446,15 @@ fn describe_read(found: &Found) -> Read {
         Found::Object(key, object) => of_object(key, object.as_deref()),
         Found::List(list, objects) => Read {
             what: describe_list(list),
-            state: State::List(objects.len()),
+            state: ReadState::List(objects.len()),
             why: String::new(),
         },
         Found::Unknown(dependency, why) => Read {
             what: match dependency {
-                Dependency::Object(key, _) | Dependency::Owned(key, _) => key.to_string(),
-                Dependency::List(list) => describe_list(list),
+                ReadDependency::Object(key, _) | ReadDependency::Owned(key, _) => key.to_string(),
+                ReadDependency::List(list) => describe_list(list),
             },
-            state: State::Unknown,
+            state: ReadState::Unknown,
             why: why.clone(),
         },
     }
@@ -480,9 +480,9 @@ fn describe_list(list: &List) -> String {
     }
 }
 
-fn of_object(key: &ObjectRef, object: Option<&Object>) -> Read {
+fn of_object(key: &ObjectRef, object: Option<&KubeObject>) -> Read {
     let (state, why) = match object {
-        None => (State::Absent, String::new()),
+        None => (ReadState::Absent, String::new()),
         Some(object) => {
             let ready = object.check_ready(&key.gvk);
             let why = match (ready.reason.as_str(), ready.message.as_str()) {
@@ -490,13 +490,13 @@ fn of_object(key: &ObjectRef, object: Option<&Object>) -> Read {
                 (reason, message) => format!("{reason}: {message}"),
             };
             match ready.reason.is_empty() {
-                _ if object.is_deleting() => (State::Terminating, why),
+                _ if object.is_deleting() => (ReadState::Terminating, why),
                 // A built-in kind without a status, for example a ConfigMap, has no reason either.
                 _ if ready.ready && object.status().is_some_and(|status| status.is_object()) => {
-                    (State::Ready, String::new())
+                    (ReadState::Ready, String::new())
                 }
-                true => (State::Exists, String::new()),
-                false => (State::NotReady, why),
+                true => (ReadState::Exists, String::new()),
+                false => (ReadState::NotReady, why),
             }
         }
     };
@@ -508,8 +508,8 @@ fn of_object(key: &ObjectRef, object: Option<&Object>) -> Read {
 }
 
 /// The objects that one owns: dependencies with its UID in the label of their owner, and those of its inventory.
-fn list_owned(owner: &Object, found: &[Found]) -> Vec<String> {
-    let is_owned = |child: &Object| child.labels.get(OWNER_UID) == Some(&*owner.uid);
+fn list_owned(owner: &KubeObject, found: &[Found]) -> Vec<String> {
+    let is_owned = |child: &KubeObject| child.labels.get(OWNER_UID) == Some(&*owner.uid);
     let here = found.iter().filter_map(|found| match found {
         Found::Object(key, Some(child)) if is_owned(child) => Some(key.to_string()),
         _ => None,
@@ -601,15 +601,16 @@ impl NextRun {
 mod tests {
     use super::*;
 
-    fn object(name: &str, extra: &str, rest: &str) -> (ObjectRef, Arc<Object>) {
+    fn object(name: &str, extra: &str, rest: &str) -> (ObjectRef, Arc<KubeObject>) {
         let json = format!(
             r#"{{"metadata":{{"name":"{name}","namespace":"n","uid":"{name}","resourceVersion":"1"{extra}}}{rest}}}"#
         );
-        let (key, object) = Object::parse(&Gvk::new("g", "v1", "Thing"), json.as_bytes()).expect("an object");
+        let (key, object) =
+            KubeObject::parse(&Gvk::new("g", "v1", "Thing"), json.as_bytes()).expect("an object");
         (key, Arc::new(object))
     }
 
-    fn conditioned(name: &str, status: &str) -> (ObjectRef, Arc<Object>) {
+    fn conditioned(name: &str, status: &str) -> (ObjectRef, Arc<KubeObject>) {
         let condition = format!(
             r#","status":{{"conditions":[{{"type":"Ready","status":"{status}","reason":"Because","message":"of this"}}]}}"#
         );
@@ -618,7 +619,7 @@ mod tests {
 
     #[test]
     fn explain_lists_unready_dependencies_holders_and_owned_objects() {
-        let there = |(key, object): (ObjectRef, Arc<Object>)| Found::Object(key, Some(object));
+        let there = |(key, object): (ObjectRef, Arc<KubeObject>)| Found::Object(key, Some(object));
         let (key, asked) = object(
             "a",
             r#","finalizers":["held-by.ostler.dev/1","other/f"],"annotations":{"ostler.dev/paused":"true","held-by.ostler.dev/1":"Thing.v1 n/x","ostler.dev/owned-objects":"ConfigMap.v1 fleet/east apps/c"}"#,
@@ -639,7 +640,7 @@ mod tests {
             there(object("plain", "", "")),
             Found::Object(of_kind("absent"), None),
             Found::Unknown(
-                Dependency::Object(of_kind("unknown"), Projection::Full),
+                ReadDependency::Object(of_kind("unknown"), Projection::Full),
                 "forbidden".into(),
             ),
             Found::List(
@@ -666,29 +667,29 @@ mod tests {
         assert_eq!(
             waits.collect::<Vec<_>>(),
             [
-                ("Thing/n/absent", State::Absent, ""),
-                ("Thing/n/not-ready", State::NotReady, "Because: of this"),
-                ("Thing/n/unknown", State::Unknown, "forbidden"),
-                ("Thing/n/listed", State::NotReady, "Because: of this"),
+                ("Thing/n/absent", ReadState::Absent, ""),
+                ("Thing/n/not-ready", ReadState::NotReady, "Because: of this"),
+                ("Thing/n/unknown", ReadState::Unknown, "forbidden"),
+                ("Thing/n/listed", ReadState::NotReady, "Because: of this"),
             ]
         );
         let reads = explanation.reads.iter().map(|r| (&*r.what, r.state));
         assert_eq!(
             reads.collect::<Vec<_>>(),
             [
-                ("Thing in n where app=web", State::List(2)),
-                ("Thing/n/absent", State::Absent),
-                ("Thing/n/not-ready", State::NotReady),
-                ("Thing/n/plain", State::Exists),
-                ("Thing/n/ready", State::Ready),
-                ("Thing/n/unknown", State::Unknown),
+                ("Thing in n where app=web", ReadState::List(2)),
+                ("Thing/n/absent", ReadState::Absent),
+                ("Thing/n/not-ready", ReadState::NotReady),
+                ("Thing/n/plain", ReadState::Exists),
+                ("Thing/n/ready", ReadState::Ready),
+                ("Thing/n/unknown", ReadState::Unknown),
             ]
         );
         assert_eq!(explanation.holders, ["Thing/n/x"]);
         assert_eq!(explanation.owns, ["ConfigMap/fleet/east:apps/c"]);
         assert_eq!(
             (explanation.state, explanation.paused, explanation.woken_by.len()),
-            (ObjectState::Paused, true, MAX_CAUSES)
+            (ExplainedState::Paused, true, MAX_CAUSES)
         );
         assert_eq!(
             (&*explanation.next.place, explanation.next.in_seconds),

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use super::{
     Admin,
-    access::{Refusal, Requester},
+    access::{AccessRefusal, Requester},
     question::Question,
 };
 use crate::observe::log_ring::{LogBatch, LogLevel, LogLine, LogRing, LogSubject};
@@ -89,7 +89,11 @@ pub async fn logs(
 }
 
 /// The object or plugin of a query. The lines of a plugin are about objects of anybody.
-async fn find_subject(admin: &Admin, requester: &Requester, query: &LogQuery) -> Result<LogSubject, Refusal> {
+async fn find_subject(
+    admin: &Admin,
+    requester: &Requester,
+    query: &LogQuery,
+) -> Result<LogSubject, AccessRefusal> {
     if let Some(plugin) = &query.plugin {
         requester.check_path("/logs").await?;
         let serving = admin.registry.serving();
@@ -104,11 +108,11 @@ async fn find_subject(admin: &Admin, requester: &Requester, query: &LogQuery) ->
             true => format!("there is no plugin `{plugin}`: this host serves none"),
             false => format!("there is no plugin `{plugin}`; there are {}", known.join(", ")),
         };
-        return Err(Refusal(StatusCode::NOT_FOUND, message));
+        return Err(AccessRefusal(StatusCode::NOT_FOUND, message));
     }
     let (Some(kind), Some(name)) = (query.kind.clone(), query.name.clone()) else {
         let message = "the query needs `kind` and `name`, or `plugin`";
-        return Err(Refusal(StatusCode::BAD_REQUEST, message.into()));
+        return Err(AccessRefusal(StatusCode::BAD_REQUEST, message.into()));
     };
     let question = Question {
         kind,

@@ -12,15 +12,15 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Admin,
-    access::{Refusal, Requester},
-    explain::{NextRun, ObjectState, find_object_state},
+    access::{AccessRefusal, Requester},
+    explain::{ExplainedState, NextRun, find_object_state},
     question::Question,
     run_blocking,
 };
 use crate::{
     kube::{
         key::{Gvk, ObjectRef},
-        object::Object,
+        object::KubeObject,
         scope::Projection,
         selector::Selector,
     },
@@ -34,7 +34,7 @@ const MAX_NAMED_CAUSES: usize = 3;
 
 /// Query parameters of `/states`.
 #[derive(Deserialize)]
-pub struct Selection {
+pub struct StatesQuery {
     /// Kind as in a [`Question`]; all by default.
     kind: Option<String>,
     /// Name; all by default.
@@ -55,7 +55,7 @@ pub struct ObjectSummary {
     /// Its name.
     pub name: String,
     /// Its state.
-    pub state: ObjectState,
+    pub state: ExplainedState,
     /// Reason of its Ready condition.
     pub reason: String,
     /// Message of its Ready condition.
@@ -91,9 +91,9 @@ impl ObjectSummary {
 pub async fn states(
     State(admin): State<Admin>,
     Extension(requester): Extension<Requester>,
-    Query(selection): Query<Selection>,
-) -> Result<Response, Refusal> {
-    let bad_request = |message| Refusal(StatusCode::BAD_REQUEST, message);
+    Query(selection): Query<StatesQuery>,
+) -> Result<Response, AccessRefusal> {
+    let bad_request = |message| AccessRefusal(StatusCode::BAD_REQUEST, message);
     let selector = selection.selector.as_deref().map(Selector::parse).transpose();
     let selector = selector.map_err(|e| bad_request(format!("the label selector: {e}")))?;
     let mut keys = admin.stats.keys();
@@ -162,7 +162,7 @@ impl Admin {
 }
 
 /// The time of the last change of the Ready condition.
-fn find_ready_since(object: &Object) -> Option<String> {
+fn find_ready_since(object: &KubeObject) -> Option<String> {
     let status = object.status()?;
     let conditions = status["conditions"].as_array()?;
     let ready = conditions.iter().find(|condition| condition["type"] == "Ready")?;
@@ -174,7 +174,7 @@ pub async fn reconcile(
     State(admin): State<Admin>,
     Extension(requester): Extension<Requester>,
     Query(question): Query<Question>,
-) -> Result<Response, Refusal> {
+) -> Result<Response, AccessRefusal> {
     let keys = admin.stats.keys();
     let key = admin.find_visible(&requester, "get", &question, keys).await?;
     requester.check_object("patch", &key).await?;
@@ -184,6 +184,6 @@ pub async fn reconcile(
         .dispatcher
         .enqueue(&key, Priority::High, Cause::Manual);
     let explained = admin.explain_object(&key);
-    let explained = explained.map_err(|message| Refusal(StatusCode::NOT_FOUND, message))?;
+    let explained = explained.map_err(|message| AccessRefusal(StatusCode::NOT_FOUND, message))?;
     Ok(Json(explained).into_response())
 }

@@ -14,13 +14,13 @@ use serde::Deserialize;
 
 use super::{
     Admin,
-    access::{RECORD, Refusal, Requester},
+    access::{AccessRefusal, RECORD, Requester},
     question::Question,
 };
 use crate::{
     kube::key::ObjectRef,
     plugin,
-    recording::{FollowEvent, FollowKind, FollowStream, format::Summary},
+    recording::{FollowEvent, FollowKind, FollowStream, format::RecordingSummary},
     schedule::{dispatcher::Cause, queue::Priority},
 };
 
@@ -38,7 +38,7 @@ pub struct StreamQuery {
 pub async fn recordings(
     State(admin): State<Admin>,
     Extension(requester): Extension<Requester>,
-) -> Result<Json<Vec<Summary>>, Refusal> {
+) -> Result<Json<Vec<RecordingSummary>>, AccessRefusal> {
     let recordings = admin.services.recordings.list();
     let keys = recordings.iter().map(|recorded| recorded.key().clone()).collect();
     let visible: HashSet<ObjectRef> = requester
@@ -57,13 +57,13 @@ pub async fn recording(
     State(admin): State<Admin>,
     Extension(requester): Extension<Requester>,
     Query(question): Query<Question>,
-) -> Result<Response, Refusal> {
+) -> Result<Response, AccessRefusal> {
     let key = find_target(&admin, &requester, &question).await?;
     let last = admin.services.recordings.last(&key).ok_or_else(|| {
         let message = format!(
             "there is no recording of {key}: without --last the command waits for its next reconcile"
         );
-        Refusal(StatusCode::NOT_FOUND, message)
+        AccessRefusal(StatusCode::NOT_FOUND, message)
     })?;
     Ok(Json(last.to_recording()).into_response())
 }
@@ -75,7 +75,7 @@ pub async fn record(
     Extension(requester): Extension<Requester>,
     Query(question): Query<Question>,
     Query(stream): Query<StreamQuery>,
-) -> Result<Response, Refusal> {
+) -> Result<Response, AccessRefusal> {
     let (key, following) = start_following(&admin, &requester, &question, FollowKind::Recordings).await?;
     // A plugin without an object has messages only, which come by themselves.
     if method == Method::POST && admin.stats.object(&key).is_some() {
@@ -93,7 +93,7 @@ pub async fn trace(
     State(admin): State<Admin>,
     Extension(requester): Extension<Requester>,
     Query(question): Query<Question>,
-) -> Result<Response, Refusal> {
+) -> Result<Response, AccessRefusal> {
     let (_, following) = start_following(&admin, &requester, &question, FollowKind::Lines).await?;
     Ok(stream_response(following, usize::MAX))
 }
@@ -116,7 +116,7 @@ async fn find_target(
     admin: &Admin,
     requester: &Requester,
     question: &Question,
-) -> Result<ObjectRef, Refusal> {
+) -> Result<ObjectRef, AccessRefusal> {
     admin
         .find_visible(requester, RECORD, question, list_targets(admin))
         .await
@@ -127,7 +127,7 @@ async fn start_following(
     requester: &Requester,
     question: &Question,
     kind: FollowKind,
-) -> Result<(ObjectRef, FollowStream), Refusal> {
+) -> Result<(ObjectRef, FollowStream), AccessRefusal> {
     let key = find_target(admin, requester, question).await?;
     admin.check_leads()?;
     let following = admin.services.recordings.follow(&key, kind);

@@ -17,7 +17,7 @@ use crate::{
     contract::limits::Limit,
     observe::{
         metrics::{
-            Labels, MAX_UPSTREAMS, Metrics, definitions,
+            MAX_UPSTREAMS, MetricLabels, Metrics, definitions,
             plugin::{Own, PluginMetrics},
         },
         telemetry::DroppedLines,
@@ -62,7 +62,7 @@ pub struct Scraped<'a> {
     /// Store, watches, queue, events.
     pub services: &'a Services,
     /// Plugins and their builds.
-    pub registry: &'a plugin::Registry,
+    pub registry: &'a plugin::PluginRegistry,
     /// Objects and their readiness.
     pub stats: &'a ReconcileStats,
     /// The name of the Lease that this process is a candidate for; none without leader election.
@@ -71,7 +71,7 @@ pub struct Scraped<'a> {
     pub workers: u32,
 }
 
-type Gauges<N = i64, A = std::sync::atomic::AtomicI64> = Family<Labels, Gauge<N, A>>;
+type Gauges<N = i64, A = std::sync::atomic::AtomicI64> = Family<MetricLabels, Gauge<N, A>>;
 type Seconds = Gauges<f64, std::sync::atomic::AtomicU64>;
 
 impl Metrics {
@@ -124,7 +124,7 @@ fn convert_to_prometheus(openmetrics: &str) -> String {
 fn register_queue(registry: &mut Registry, scraped: &Scraped<'_>, plugins: &[Arc<PluginMetrics>]) {
     let r = registry;
     let depth = definitions::QUEUE_DEPTH.register(r, Gauges::<i64>::default());
-    let adds = definitions::QUEUE_ADDS.register(r, Family::<Labels, Counter>::default());
+    let adds = definitions::QUEUE_ADDS.register(r, Family::<MetricLabels, Counter>::default());
     let delayed = definitions::DELAYED_OBJECTS.register(r, Gauge::<i64>::default());
     let unfinished = definitions::UNFINISHED_SECONDS.register(r, Seconds::default());
     let longest = definitions::LONGEST_RUNNING_SECONDS.register(r, Seconds::default());
@@ -224,8 +224,9 @@ fn register_streams(r: &mut Registry, streams: &EventStreams) {
 
 /// Subscriptions to queues.
 fn register_subscriptions(r: &mut Registry, subscriptions: &Subscriptions) {
-    let handled = definitions::MESSAGES_HANDLED.register(r, Family::<Labels, Counter>::default());
-    let redelivered = definitions::MESSAGES_REDELIVERED.register(r, Family::<Labels, Counter>::default());
+    let handled = definitions::MESSAGES_HANDLED.register(r, Family::<MetricLabels, Counter>::default());
+    let redelivered =
+        definitions::MESSAGES_REDELIVERED.register(r, Family::<MetricLabels, Counter>::default());
     let in_flight = definitions::MESSAGES_IN_FLIGHT.register(r, Gauges::<i64>::default());
     let depth = definitions::QUEUE_MESSAGES.register(r, Gauges::<i64>::default());
     let consuming = definitions::SUBSCRIPTION_CONSUMING.register(r, Gauges::<i64>::default());
@@ -256,7 +257,7 @@ fn register_subscriptions(r: &mut Registry, subscriptions: &Subscriptions) {
 }
 
 /// Limits of plugins, and their access to Secrets.
-fn register_limits(r: &mut Registry, registry: &plugin::Registry) {
+fn register_limits(r: &mut Registry, registry: &plugin::PluginRegistry) {
     let limits = definitions::PLUGIN_LIMIT.register(r, Seconds::default());
     let secrets = definitions::READS_SECRETS.register(r, Gauges::<i64>::default());
     for plugin in registry.serving() {
@@ -279,7 +280,7 @@ fn register_state(registry: &mut Registry, scraped: &Scraped<'_>) {
     let r = registry;
     let services = scraped.services;
     let leads = definitions::LEADER_STATUS.register(r, Gauges::<i64>::default());
-    let rereads = definitions::LEASE_REREADS.register(r, Family::<Labels, Counter>::default());
+    let rereads = definitions::LEASE_REREADS.register(r, Family::<MetricLabels, Counter>::default());
     if let Some(name) = scraped.lease {
         let fence = &services.fence;
         leads
@@ -333,7 +334,7 @@ fn register_state(registry: &mut Registry, scraped: &Scraped<'_>) {
         }
     }
     register_upstreams(r, &services.upstreams.clients);
-    let dropped = definitions::EVENTS_DROPPED.register(r, Family::<Labels, Counter>::default());
+    let dropped = definitions::EVENTS_DROPPED.register(r, Family::<MetricLabels, Counter>::default());
     for (why, n) in services.api.recorder.dropped() {
         dropped
             .get_or_create(&definitions::EVENTS_DROPPED.with_values([why.into()]))
@@ -342,16 +343,16 @@ fn register_state(registry: &mut Registry, scraped: &Scraped<'_>) {
     let invalid = definitions::GRANTS_FILE_INVALID.register(r, Gauge::<i64>::default());
     invalid.set(i64::from(scraped.registry.grants_error().is_some()));
     if let Some(lines) = DroppedLines::of_process() {
-        let dropped = definitions::LOG_LINES_DROPPED.register(r, Family::<Labels, Counter>::default());
+        let dropped = definitions::LOG_LINES_DROPPED.register(r, Family::<MetricLabels, Counter>::default());
         for (source, n) in lines.counts() {
             dropped
                 .get_or_create(&definitions::LOG_LINES_DROPPED.with_values([source.into()]))
                 .inc_by(n);
         }
     }
-    let loads = definitions::COMPONENT_LOADS.register(r, Family::<Labels, Counter>::default());
+    let loads = definitions::COMPONENT_LOADS.register(r, Family::<MetricLabels, Counter>::default());
     let info = definitions::COMPONENT_INFO.register(r, Gauges::<i64>::default());
-    let taken_back = definitions::COMPONENT_ROLLBACKS.register(r, Family::<Labels, Counter>::default());
+    let taken_back = definitions::COMPONENT_ROLLBACKS.register(r, Family::<MetricLabels, Counter>::default());
     for report in scraped.registry.reports() {
         let plugin: Arc<str> = report.name.into();
         taken_back
@@ -377,8 +378,9 @@ fn register_state(registry: &mut Registry, scraped: &Scraped<'_>) {
 /// Clients of upstreams; those that are dropped count from nothing when they are there again.
 fn register_upstreams(r: &mut Registry, clients: &ClientPool) {
     let circuit = definitions::UPSTREAM_CIRCUIT_STATE.register(r, Gauges::<i64>::default());
-    let retries = definitions::UPSTREAM_RETRIES.register(r, Family::<Labels, Counter>::default());
-    let confirmed = definitions::UPSTREAM_NOT_MODIFIED.register(r, Family::<Labels, Counter>::default());
+    let retries = definitions::UPSTREAM_RETRIES.register(r, Family::<MetricLabels, Counter>::default());
+    let confirmed =
+        definitions::UPSTREAM_NOT_MODIFIED.register(r, Family::<MetricLabels, Counter>::default());
     for traffic in clients.collect_stats().into_iter().take(MAX_UPSTREAMS) {
         let name: Arc<str> = traffic.upstream.into();
         for state in [CircuitState::Closed, CircuitState::Open, CircuitState::HalfOpen] {
@@ -402,7 +404,7 @@ fn register_upstreams(r: &mut Registry, clients: &ClientPool) {
 fn register_plugin_metrics(registry: &mut Registry, plugins: &[Arc<PluginMetrics>]) {
     let mut plugins: Vec<_> = plugins.iter().collect();
     plugins.sort_by(|a, b| a.name.cmp(&b.name));
-    let mut counters = std::collections::BTreeMap::<Box<str>, Family<Labels, Counter>>::new();
+    let mut counters = std::collections::BTreeMap::<Box<str>, Family<MetricLabels, Counter>>::new();
     let mut gauges = std::collections::BTreeMap::<Box<str>, Seconds>::new();
     for plugin in plugins {
         let labels = vec![("plugin", plugin.name.clone())];
@@ -447,7 +449,7 @@ mod tests {
     #[test]
     fn counter_names_follow_each_format() {
         let mut registry = Registry::default();
-        let family = Family::<Labels, Counter>::default();
+        let family = Family::<MetricLabels, Counter>::default();
         registry.register("workqueue_adds", "Adds, of type counter", family.clone());
         registry.register("workqueue_depth", "Depth", Gauge::<i64>::default());
         family.get_or_create(&vec![("name", "a\"b".into())]).inc();

@@ -30,11 +30,11 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tracing::{debug, warn};
 
 use super::{
-    access::{Refusal, Requester, Reviewers},
+    access::{AccessRefusal, Requester, Reviewers},
     certificate::{CHECK_INTERVAL, ServerCertificate},
     client_certificate::{build_verifier, read_client_authority, read_user},
 };
-use crate::client::{access_review::User, api::ApiClient};
+use crate::client::{access_review::ReviewedUser, api::ApiClient};
 
 /// Time in which a client must have finished the handshake, or have sent the next request.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -137,7 +137,7 @@ async fn serve_connection(stream: TlsStream<TcpStream>, routes: Router) {
 
 /// The user of the client certificate of a connection; none without one.
 #[derive(Clone)]
-struct CertificateUser(Option<Arc<User>>);
+struct CertificateUser(Option<Arc<ReviewedUser>>);
 
 /// Finds the user of a request, who stands in its extensions from then on. A certificate is asked first, as by the API server.
 async fn authenticate(
@@ -149,7 +149,7 @@ async fn authenticate(
     let is_impersonation = |name: &HeaderName| name.as_str().starts_with("impersonate-");
     if request.headers().keys().any(is_impersonation) {
         let message = "a user can't be impersonated here: ask with credentials of its own";
-        return Refusal(StatusCode::BAD_REQUEST, message.into()).into_response();
+        return AccessRefusal(StatusCode::BAD_REQUEST, message.into()).into_response();
     }
     let user = match (certified, read_token(request.headers())) {
         (Some(user), _) => Ok(Some(user)),
@@ -165,12 +165,12 @@ async fn authenticate(
         }
         Ok(None) => {
             let message = "a bearer token or a client certificate that the API server accepts is needed";
-            let refusal = Refusal(StatusCode::UNAUTHORIZED, message.into());
+            let refusal = AccessRefusal(StatusCode::UNAUTHORIZED, message.into());
             ([(header::WWW_AUTHENTICATE, "Bearer")], refusal).into_response()
         }
         Err(e) => {
             let message = format!("the API server can't be asked about the token: {e}");
-            Refusal(StatusCode::SERVICE_UNAVAILABLE, message).into_response()
+            AccessRefusal(StatusCode::SERVICE_UNAVAILABLE, message).into_response()
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::{
         key::Gvk,
         scope::{Projection, Scope},
     },
-    plugin::{CanaryReport, HookState, LoadState, Registry, Report, summary::format_lines},
+    plugin::{CanaryReport, HookState, LoadState, PluginRegistry, SlotReport, summary::format_lines},
     policy::grants::PluginGrants,
     reconcile::stats::{ObjectStats, RecordedError},
     sandbox::services::Services,
@@ -22,33 +22,33 @@ const MAX_LISTED_ERRORS: usize = 20;
 
 /// The response of `/status`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Status {
+pub struct HostStatus {
     /// The host's version.
     pub version: String,
     /// The leases it stands for; none when it runs alone.
-    pub leases: Vec<Lease>,
+    pub leases: Vec<LeaseStatus>,
     /// Error of the grants file, while the grants before it apply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grants_error: Option<String>,
     /// The component files.
-    pub plugins: Vec<Plugin>,
+    pub plugins: Vec<ComponentStatus>,
     /// The watches.
-    pub watches: Vec<Watch>,
+    pub watches: Vec<WatchStatus>,
     /// The queue, by plugin.
-    pub queue: Vec<Queue>,
+    pub queue: Vec<QueueStatus>,
     /// Objects due later.
     pub delayed: usize,
     /// Objects that are reconciled, by kind.
-    pub objects: Vec<Objects>,
+    pub objects: Vec<KindStatus>,
     /// Those that are not Ready; the first of them, where there are many.
-    pub not_ready: Vec<NotReady>,
+    pub not_ready: Vec<UnreadyObject>,
     /// The last error of each object that had one, newest first; the first of them, where there are many.
     pub errors: Vec<ObjectError>,
 }
 
 /// A lease, and whether this process holds it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Lease {
+pub struct LeaseStatus {
     /// Its name.
     pub name: String,
     /// True if this process holds it.
@@ -57,7 +57,7 @@ pub struct Lease {
 
 /// A component file and the plugin in it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Plugin {
+pub struct ComponentStatus {
     /// The plugin's name; the file's until it has been loaded once.
     pub name: String,
     /// Its version.
@@ -94,8 +94,8 @@ pub struct PermissionUse {
     pub used: Option<bool>,
 }
 
-impl From<Report> for Plugin {
-    fn from(report: Report) -> Self {
+impl From<SlotReport> for ComponentStatus {
+    fn from(report: SlotReport) -> Self {
         Self {
             name: report.name,
             version: report.version,
@@ -115,7 +115,7 @@ impl From<Report> for Plugin {
 
 /// A watch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Watch {
+pub struct WatchStatus {
     /// The kind.
     pub kind: String,
     /// The namespace; empty for all.
@@ -132,7 +132,7 @@ pub struct Watch {
 
 /// A plugin's part of the queue.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Queue {
+pub struct QueueStatus {
     /// The plugin.
     pub plugin: String,
     /// Objects that are due.
@@ -143,7 +143,7 @@ pub struct Queue {
 
 /// Objects of a kind.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Objects {
+pub struct KindStatus {
     /// The kind.
     pub kind: String,
     /// All of them.
@@ -154,7 +154,7 @@ pub struct Objects {
 
 /// An object that is not Ready, and why.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct NotReady {
+pub struct UnreadyObject {
     /// Its kind.
     pub kind: String,
     /// Its namespace; empty for cluster-scoped ones.
@@ -179,7 +179,7 @@ pub struct ObjectError {
     pub error: RecordedError,
 }
 
-impl From<ObjectStats> for NotReady {
+impl From<ObjectStats> for UnreadyObject {
     fn from(facts: ObjectStats) -> Self {
         Self {
             kind: facts.kind,
@@ -198,7 +198,7 @@ pub fn find_watch_state(
     scope: &Scope,
     synced: &SyncState,
     services: &Services,
-    registry: &Registry,
+    registry: &PluginRegistry,
 ) -> &'static str {
     let is_of_all_namespaces = || {
         let plugin = registry.find_by_kind(&scope.gvk);
@@ -217,14 +217,14 @@ pub fn find_watch_state(
 }
 
 impl Admin {
-    fn describe_plugins(&self) -> Vec<Plugin> {
+    fn describe_plugins(&self) -> Vec<ComponentStatus> {
         let serving = self.registry.serving();
         let kinds = self.stats.count_by_kind();
-        let describe = |report: Report| {
+        let describe = |report: SlotReport| {
             let build = serving.iter().find(|build| **build.name() == *report.name);
             let grants = build.map(|build| &build.policy.grants);
             let permissions = grants.map(|grants| list_permissions(grants, kinds.keys()));
-            Plugin {
+            ComponentStatus {
                 permissions: permissions.unwrap_or_default(),
                 ..report.into()
             }
@@ -233,17 +233,17 @@ impl Admin {
     }
 
     /// The current status of the host.
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> HostStatus {
         let services = &self.services;
         let (lanes, delayed) = services.dispatcher.lanes();
         let mut watches: Vec<_> = services.list_watches();
         watches.sort_by(|a, b| (&a.0.gvk, &a.0.namespace).cmp(&(&b.0.gvk, &b.0.namespace)));
-        Status {
+        HostStatus {
             version: env!("CARGO_PKG_VERSION").into(),
             leases: self
                 .lease
                 .iter()
-                .map(|name| Lease {
+                .map(|name| LeaseStatus {
                     name: name.to_string(),
                     leads: services.fence.term().is_some(),
                 })
@@ -252,7 +252,7 @@ impl Admin {
             plugins: self.describe_plugins(),
             watches: watches
                 .into_iter()
-                .map(|(scope, synced)| Watch {
+                .map(|(scope, synced)| WatchStatus {
                     kind: scope.gvk.to_string(),
                     namespace: match &*scope.cluster {
                         "" => scope.namespace.to_string(),
@@ -273,7 +273,7 @@ impl Admin {
                 .collect(),
             queue: lanes
                 .into_iter()
-                .map(|lane| Queue {
+                .map(|lane| QueueStatus {
                     plugin: lane.name.to_string(),
                     due: lane.due.iter().map(|(_, n)| n).sum(),
                     running: lane.in_flight,
@@ -284,7 +284,7 @@ impl Admin {
                 .stats
                 .count_by_kind()
                 .into_iter()
-                .map(|(gvk, objects)| Objects {
+                .map(|(gvk, objects)| KindStatus {
                     kind: gvk.to_string(),
                     total: objects.total,
                     ready: objects.ready,

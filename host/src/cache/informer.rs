@@ -37,10 +37,10 @@ use self::{
     ingest::{Ingest, WatchEvent},
     json_lines::JsonLines,
     retry::Retry,
-    scope_index::{Progress, ScopeIndex},
+    scope_index::{InformerProgress, ScopeIndex},
 };
 use crate::{
-    cache::store::{Source, Store},
+    cache::store::{Store, VersionSource},
     client::api::{ApiClient, ApiError, MetadataForm, ResponseBounds, warn_api_error},
     kube::{
         backoff::Backoff,
@@ -105,7 +105,7 @@ impl InformerHandle {
     }
 }
 
-impl Progress for InformerHandle {
+impl InformerProgress for InformerHandle {
     fn is_synced(&self) -> bool {
         *self.synced.borrow() == SyncState::Synced
     }
@@ -127,7 +127,7 @@ struct ProgressSnapshot {
     listing: bool,
 }
 
-impl Progress for ProgressSnapshot {
+impl InformerProgress for ProgressSnapshot {
     fn is_synced(&self) -> bool {
         self.synced
     }
@@ -143,7 +143,7 @@ impl Progress for ProgressSnapshot {
 
 /// A plugin that reads, and the number of informers that its reads may start.
 #[derive(Clone, Copy, Debug)]
-pub struct Reader<'a> {
+pub struct InformerReader<'a> {
     /// Name of the plugin.
     pub plugin: &'a Arc<str>,
     /// Maximum number of informers that it has started and that run.
@@ -243,7 +243,7 @@ impl Informers {
     pub fn ensure_informer_for(
         &self,
         scope: &Scope,
-        reader: Reader<'_>,
+        reader: InformerReader<'_>,
     ) -> Result<ServingInformer, TooManyWatches> {
         let mut running = self.running.lock();
         if running.is_closed {
@@ -265,7 +265,7 @@ impl Informers {
     ///
     /// # Errors
     /// These are more than the plugin may have.
-    pub fn check_limit(&self, reader: Reader<'_>, pending: u32) -> Result<(), TooManyWatches> {
+    pub fn check_limit(&self, reader: InformerReader<'_>, pending: u32) -> Result<(), TooManyWatches> {
         let started = self.count_started(reader.plugin);
         if started.saturating_add(pending) > reader.max_watches {
             return Err(TooManyWatches);
@@ -321,7 +321,7 @@ impl Informers {
     pub async fn wait_synced_for(
         &self,
         scope: &Scope,
-        reader: Reader<'_>,
+        reader: InformerReader<'_>,
         timeout: Duration,
     ) -> Result<Scope, SyncError> {
         self.wait_for_informer(scope, timeout, || self.ensure_informer_for(scope, reader))
@@ -399,7 +399,7 @@ impl Informers {
         }
         drop(running);
         for change in undelivered {
-            (self.handler)(change, Source::Relist);
+            (self.handler)(change, VersionSource::Relist);
         }
         stopped
     }
@@ -593,8 +593,8 @@ impl Informer {
         let bounds = self.client.bounds();
         let (mut pages, mut bytes) = (0, 0);
         let source = match *self.synced.borrow() {
-            SyncState::Synced => Source::Relist,
-            _ => Source::InitialList,
+            SyncState::Synced => VersionSource::Relist,
+            _ => VersionSource::InitialList,
         };
         loop {
             let form = self.metadata_form(MetadataForm::List);
@@ -630,7 +630,7 @@ impl Informer {
     async fn stream_list(
         &self,
         query: &str,
-        source: Source,
+        source: VersionSource,
         seen: &mut HashSet<ObjectRef>,
     ) -> Result<Option<String>, ApiError> {
         let query = format!(
@@ -697,7 +697,7 @@ impl Informer {
         let events = self.client.watch_events(&self.ingest.scope.gvk);
         let mut version = from.to_owned();
         while let Some(line) = lines.next_line().await? {
-            match self.ingest.apply_event(line, Source::Watch)? {
+            match self.ingest.apply_event(line, VersionSource::Watch)? {
                 WatchEvent::Object { version: newer, .. } => {
                     events.inc();
                     version = newer;

@@ -25,18 +25,18 @@ use parking_lot::RwLock;
 
 use self::{
     collection::{Collection, Delivery, Recency, Tombstones},
-    indexes::{BuiltIndex, IndexTerm, Snapshot},
+    indexes::{BuiltIndex, IndexSnapshot, IndexTerm},
 };
 use crate::kube::{
     key::{Gvk, ObjectRef},
-    object::{Dictionary, Labels, Object},
+    object::{Dictionary, KubeObject, Labels},
     scope::{Projection, Scope},
     selector::{FieldSelector, Selector},
 };
 
 /// The source from which a version of an object reached the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum VersionSource {
     /// The first list of an informer: the object existed before.
     InitialList,
     /// A later list of an informer. It shows the latest version and none of those in between.
@@ -47,7 +47,7 @@ pub enum Source {
     WriteResponse,
 }
 
-impl Source {
+impl VersionSource {
     /// Returns true if versions in between may never be delivered.
     pub fn skips_versions(self) -> bool {
         matches!(self, Self::InitialList | Self::Relist)
@@ -56,19 +56,19 @@ impl Source {
 
 /// The change that a put or a removal made.
 #[derive(Debug)]
-pub struct Change {
+pub struct ObjectChange {
     /// The object.
     pub key: ObjectRef,
     /// The previous version; none for a new object.
-    pub old: Option<Arc<Object>>,
+    pub old: Option<Arc<KubeObject>>,
     /// The current version; none for a deleted object.
-    pub new: Option<Arc<Object>>,
+    pub new: Option<Arc<KubeObject>>,
 }
 
-impl Change {
+impl ObjectChange {
     /// Returns true if the previous object was deleted: the current one, if any, only has the same name.
     pub fn is_replacement(&self) -> bool {
-        let same = |old: &Arc<Object>| self.new.as_ref().is_some_and(|new| new.uid == old.uid);
+        let same = |old: &Arc<KubeObject>| self.new.as_ref().is_some_and(|new| new.uid == old.uid);
         self.old.as_ref().is_some_and(|old| !same(old))
     }
 }
@@ -77,19 +77,19 @@ impl Change {
 #[derive(Debug)]
 pub enum Put {
     /// The object is new or newer than the cached version.
-    Changed(Change),
+    Changed(ObjectChange),
     /// The version was cached already, or the object is known to be deleted.
     Unchanged,
     /// A newer version is cached already, or this one from a write of the host's own. A foreign version in between
     /// may never have been seen. Contains the cached object.
-    Superseded(Arc<Object>),
+    Superseded(Arc<KubeObject>),
     /// No watch covers the object, so it is not cached.
-    Unwatched(Arc<Object>),
+    Unwatched(Arc<KubeObject>),
 }
 
 /// The filter and page of a list within a scope.
 #[derive(Clone, Debug, Default)]
-pub struct Query<'a> {
+pub struct ListQuery<'a> {
     /// The namespace; empty for all of the scope.
     pub namespace: &'a str,
     /// Label selector; none for all.
@@ -97,12 +97,12 @@ pub struct Query<'a> {
     /// Field selector; none for all.
     pub fields: Option<&'a FieldSelector>,
     /// Only objects after this one, in order of namespace and name.
-    pub after: Option<&'a NamespacedName>,
+    pub after: Option<&'a ListKey>,
     /// Maximum number of objects; none for all.
     pub limit: Option<usize>,
 }
 
-impl<'a> Query<'a> {
+impl<'a> ListQuery<'a> {
     /// The name that the objects must have in the query's namespace.
     fn name(&self) -> Option<&'a str> {
         let fields = self.fields.filter(|_| !self.namespace.is_empty());
@@ -112,7 +112,7 @@ impl<'a> Query<'a> {
 
 /// Namespace and name of an object, in the order of lists.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NamespacedName {
+pub struct ListKey {
     /// The namespace; empty for cluster-scoped objects.
     pub namespace: Arc<str>,
     /// The name.
@@ -184,7 +184,7 @@ impl Kind {
     }
 
     /// The newest version in any collection of this projection.
-    fn latest(&self, key: &ObjectRef, projection: Projection) -> Option<Arc<Object>> {
+    fn latest(&self, key: &ObjectRef, projection: Projection) -> Option<Arc<KubeObject>> {
         let of_form = self
             .collections
             .iter()
@@ -210,27 +210,27 @@ impl Kind {
 
     /// The changes that the metadata collections show and a closed watch of full objects has not reported. That
     /// watch was the one to report them, so they would be lost with it.
-    fn undelivered_changes(&self, closed: &Collection) -> Vec<Change> {
+    fn undelivered_changes(&self, closed: &Collection) -> Vec<ObjectChange> {
         let metadata = || {
             self.collections
                 .iter()
                 .filter(|c| c.scope.projection == Projection::Metadata)
         };
-        let covered = |key: &ObjectRef, o: &Object| self.is_watched_in_full(key, &o.labels);
+        let covered = |key: &ObjectRef, o: &KubeObject| self.is_watched_in_full(key, &o.labels);
         let mut undelivered = HashMap::new();
         for (key, new) in metadata().flat_map(|c| &c.objects) {
             let old = closed.get(key);
             let delivered = old.is_some_and(|old| old.resource_version >= new.resource_version);
             if closed.scope.contains(key, &new.labels) && !delivered && !covered(key, new) {
                 let (old, new, key) = (old.cloned(), Some(new.clone()), key.clone());
-                undelivered.insert(key.clone(), Change { key, old, new });
+                undelivered.insert(key.clone(), ObjectChange { key, old, new });
             }
         }
         for (key, old) in &closed.objects {
             let deleted = metadata().any(|c| c.scope.contains(key, &old.labels) && c.get(key).is_none());
             if deleted && !covered(key, old) {
                 let (old, new, key) = (Some(old.clone()), None, key.clone());
-                undelivered.insert(key.clone(), Change { key, old, new });
+                undelivered.insert(key.clone(), ObjectChange { key, old, new });
             }
         }
         undelivered.into_values().collect()
@@ -238,8 +238,8 @@ impl Kind {
 
     /// Records a version that is the newest or the cached one, so that the echo of our own write is recognized.
     /// Returns true if our own write may have hidden foreign versions before it.
-    fn observe(&mut self, key: &ObjectRef, version: u64, novelty: Novelty, source: Source) -> bool {
-        if source == Source::WriteResponse {
+    fn observe(&mut self, key: &ObjectRef, version: u64, novelty: Novelty, source: VersionSource) -> bool {
+        if source == VersionSource::WriteResponse {
             if novelty == Novelty::New {
                 self.pending_echoes.insert(key.clone(), version);
             }
@@ -258,7 +258,7 @@ impl Kind {
 
 /// Compares the versions of two states of an object. States without a resourceVersion (those of metrics.k8s.io, which
 /// are computed for each list) are ordered as they arrive, so that a different one is newer.
-fn order_versions(arriving: &Object, cached: &Object) -> Ordering {
+fn order_versions(arriving: &KubeObject, cached: &KubeObject) -> Ordering {
     if arriving.resource_version == 0 && arriving.intent != cached.intent {
         return Ordering::Greater;
     }
@@ -277,7 +277,7 @@ impl Store {
 
     /// Drops the collection of a watch. Returns the changes that this watch still had to report to readers of the
     /// metadata.
-    pub fn close_collection(&self, scope: &Scope) -> Vec<Change> {
+    pub fn close_collection(&self, scope: &Scope) -> Vec<ObjectChange> {
         let mut kinds = self.kinds.write();
         let id = KindKey::new(&scope.cluster, &scope.gvk);
         let Some(kind) = kinds.get_mut(&id) else {
@@ -325,7 +325,13 @@ impl Store {
     }
 
     /// Puts an object into every collection that covers it, unless this or a newer version is cached.
-    pub fn put(&self, key: &ObjectRef, mut object: Object, projection: Projection, source: Source) -> Put {
+    pub fn put(
+        &self,
+        key: &ObjectRef,
+        mut object: KubeObject,
+        projection: Projection,
+        source: VersionSource,
+    ) -> Put {
         let sample = self.compress(key, &mut object, projection);
         let object = Arc::new(object);
         let mut kinds = self.kinds.write();
@@ -349,7 +355,7 @@ impl Store {
             _ => Recency::Newest,
         };
         let delivery = match source {
-            Source::WriteResponse => Delivery::OutOfBand,
+            VersionSource::WriteResponse => Delivery::OutOfBand,
             _ => Delivery::Informer,
         };
         let mut covered = latest.is_some();
@@ -374,7 +380,7 @@ impl Store {
                 Ordering::Equal => Put::Unchanged,
                 Ordering::Greater => {
                     kind.observe(key, version, Novelty::New, source);
-                    Put::Changed(Change {
+                    Put::Changed(ObjectChange {
                         key: key.clone(),
                         old: Some(latest),
                         new: Some(object),
@@ -383,7 +389,7 @@ impl Store {
             },
             None if covered => {
                 kind.observe(key, version, Novelty::New, source);
-                Put::Changed(Change {
+                Put::Changed(ObjectChange {
                     key: key.clone(),
                     old: None,
                     new: Some(object),
@@ -395,7 +401,12 @@ impl Store {
 
     /// Compresses an object that is likely to be cached. Runs before the write lock is taken, so that readers do not
     /// wait for it. Returns the plain text of an object that the dictionary should be trained with.
-    fn compress(&self, key: &ObjectRef, object: &mut Object, projection: Projection) -> Option<Box<[u8]>> {
+    fn compress(
+        &self,
+        key: &ObjectRef,
+        object: &mut KubeObject,
+        projection: Projection,
+    ) -> Option<Box<[u8]>> {
         // A dictionary outlives its samples, so no Secret may become one.
         if key.gvk.is_secret() {
             return None;
@@ -403,7 +414,7 @@ impl Store {
         let dictionary = {
             let kinds = self.kinds.read();
             let kind = kinds.get(&KindKey::new(&key.cluster, &key.gvk))?;
-            let is_cached = |o: Arc<Object>| o.resource_version >= object.resource_version;
+            let is_cached = |o: Arc<KubeObject>| o.resource_version >= object.resource_version;
             if kind.latest(key, projection).is_some_and(is_cached) {
                 return None;
             }
@@ -414,13 +425,13 @@ impl Store {
 
     /// Removes an object that left the scope of a watch as of a version. Only the object with this `uid` is removed;
     /// a later one of the same name stays. With a label selector the object may still be in other scopes.
-    pub fn remove(&self, scope: &Scope, key: &ObjectRef, uid: &str, version: u64) -> Option<Change> {
+    pub fn remove(&self, scope: &Scope, key: &ObjectRef, uid: &str, version: u64) -> Option<ObjectChange> {
         let mut kinds = self.kinds.write();
         let kind = kinds.get_mut(&KindKey::new(&key.cluster, &key.gvk))?;
         // Without a selector, leaving the scope means deletion.
         let deleted = scope.selector.is_none();
         let mut old = None;
-        let is_gone = |o: &&Arc<Object>| *o.uid == *uid && o.resource_version <= version;
+        let is_gone = |o: &&Arc<KubeObject>| *o.uid == *uid && o.resource_version <= version;
         for collection in kind
             .collections_of(scope.projection)
             .filter(|c| deleted || c.scope == *scope)
@@ -460,7 +471,7 @@ impl Store {
             return None;
         }
         kind.pending_echoes.remove(key);
-        Some(Change {
+        Some(ObjectChange {
             key: key.clone(),
             old: Some(old?),
             new: None,
@@ -468,7 +479,7 @@ impl Store {
     }
 
     /// Removes exactly this object from all collections, because the API server has confirmed its deletion.
-    pub fn remove_deleted(&self, key: &ObjectRef, uid: &str) -> Option<Change> {
+    pub fn remove_deleted(&self, key: &ObjectRef, uid: &str) -> Option<ObjectChange> {
         let mut kinds = self.kinds.write();
         let kind = kinds.get_mut(&KindKey::new(&key.cluster, &key.gvk))?;
         // Late events of any version must not bring it back: a uid is never used again.
@@ -484,11 +495,11 @@ impl Store {
         let old = Some(old?);
         kind.pending_echoes.remove(key);
         let key = key.clone();
-        Some(Change { key, old, new: None })
+        Some(ObjectChange { key, old, new: None })
     }
 
     /// Returns one object: in full if any watch has it so, otherwise in this projection.
-    pub fn get(&self, key: &ObjectRef, projection: Projection) -> Option<Arc<Object>> {
+    pub fn get(&self, key: &ObjectRef, projection: Projection) -> Option<Arc<KubeObject>> {
         let kinds = self.kinds.read();
         let kind = kinds.get(&KindKey::new(&key.cluster, &key.gvk))?;
         let full = kind.latest(key, Projection::Full);
@@ -505,7 +516,7 @@ impl Store {
     }
 
     /// Lists objects of a watched scope, in order of namespace and name.
-    pub fn list(&self, scope: &Scope, query: &Query<'_>) -> Vec<(ObjectRef, Arc<Object>)> {
+    pub fn list(&self, scope: &Scope, query: &ListQuery<'_>) -> Vec<(ObjectRef, Arc<KubeObject>)> {
         let label = query.labels.and_then(Selector::equality_term);
         let field = || query.fields.and_then(FieldSelector::equality_term);
         let term = match label {
@@ -543,10 +554,15 @@ impl Store {
     }
 
     /// Returns the first object of a namespace in a watched scope that satisfies a condition.
-    pub fn find(&self, scope: &Scope, namespace: &str, holds: impl Fn(&Object) -> bool) -> Option<ObjectRef> {
-        let query = Query {
+    pub fn find(
+        &self,
+        scope: &Scope,
+        namespace: &str,
+        holds: impl Fn(&KubeObject) -> bool,
+    ) -> Option<ObjectRef> {
+        let query = ListQuery {
             namespace,
-            ..Query::default()
+            ..ListQuery::default()
         };
         let kinds = self.kinds.read();
         let mut found = find_collection(&kinds, scope)?.search(&query, None);
@@ -571,7 +587,7 @@ impl Store {
         if !reserved {
             return;
         }
-        let snapshot: Snapshot = {
+        let snapshot: IndexSnapshot = {
             let kinds = self.kinds.read();
             let objects = find_collection(&kinds, scope)
                 .into_iter()

@@ -12,14 +12,14 @@ use tokio::time::timeout;
 
 use super::{
     completion::{namespace_completer, object_completer},
-    connection::{HostClient, Server, root_cause},
+    connection::{HostAddress, HostClient, root_cause},
 };
 
 /// Address of the host and output format.
 #[derive(Args)]
 pub struct Ask {
     #[command(flatten)]
-    pub server: Server,
+    pub server: HostAddress,
     /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
     pub output: AnswerFormat,
@@ -27,7 +27,7 @@ pub struct Ask {
 
 /// Identity of an object.
 #[derive(Args)]
-pub struct Object {
+pub struct ObjectArguments {
     /// Object, such as `team/platform`, or `Team.concourse-ci.org/platform` if several groups have the kind.
     #[arg(value_name = "KIND/NAME", add = object_completer())]
     pub object: String,
@@ -36,7 +36,7 @@ pub struct Object {
     pub namespace: Option<String>,
 }
 
-impl Object {
+impl ObjectArguments {
     /// Query parameters for the admin server.
     pub fn query(&self) -> anyhow::Result<Vec<(&str, &str)>> {
         query(&self.object, self.namespace.as_deref())
@@ -45,7 +45,7 @@ impl Object {
 
 /// Identities of objects in one namespace.
 #[derive(Args)]
-pub struct Objects {
+pub struct NamespaceArguments {
     /// Objects, such as `team/platform`. `plugin/greeting` stands for a plugin.
     #[arg(value_name = "KIND/NAME", required = true, add = object_completer())]
     pub objects: Vec<String>,
@@ -54,7 +54,7 @@ pub struct Objects {
     pub namespace: Option<String>,
 }
 
-impl Objects {
+impl NamespaceArguments {
     /// Each object with its query parameters for the admin server.
     pub fn queries(&self) -> impl Iterator<Item = anyhow::Result<(&str, Vec<(&str, &str)>)>> {
         let namespace = self.namespace.as_deref();
@@ -96,7 +96,7 @@ impl AnswerFormat {
 
 /// Output format of other commands. Streams have one JSON object per line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Output {
+pub enum OutputFormat {
     /// Human-readable text.
     Table,
     /// JSON for programs.
@@ -132,7 +132,7 @@ const RECONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Interval of looking for it.
 const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
 
-impl Server {
+impl HostAddress {
     /// Sends a GET request and parses the response. A host that does not answer any more is looked for again, since there may be
     /// another leader.
     pub async fn get_again<T: DeserializeOwned>(

@@ -20,7 +20,7 @@ const COMPILER_NICENESS: i32 = 19;
 
 /// Arguments of `ostler compile`; the component is read from standard input.
 #[derive(Args)]
-pub struct Compile {
+pub struct CompileCommand {
     #[arg(long)]
     cache: PathBuf,
     #[arg(long)]
@@ -29,7 +29,7 @@ pub struct Compile {
     memory: usize,
 }
 
-impl Compile {
+impl CompileCommand {
     /// Compiles into the cache.
     pub fn run(self) -> anyhow::Result<()> {
         let share = memory_limit().map(|bytes| bytes / COMPILER_SHARE);

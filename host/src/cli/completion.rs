@@ -15,7 +15,7 @@ use clap_complete::{
     env::{CompleteEnv, Shells},
 };
 
-use super::{Cli, connection::Server, program_name};
+use super::{Cli, connection::HostAddress, program_name};
 use crate::{admin::objects::ObjectSummary, kube::well_known::environment};
 
 /// Name by which kubectl calls this binary to complete `kubectl ostler`.
@@ -141,7 +141,7 @@ fn fetch_objects() -> anyhow::Result<Vec<ObjectSummary>> {
         .build()?;
     runtime.block_on(async {
         let fetched = async {
-            Server::from_environment()
+            HostAddress::from_environment()
                 .connect()
                 .await?
                 .get("/states", &[])

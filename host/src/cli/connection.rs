@@ -45,7 +45,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// The cluster and the host in it.
 #[derive(Args, Clone)]
-pub struct Cluster {
+pub struct ClusterConnection {
     #[command(flatten)]
     pub context: KubeContext,
     /// Namespace of the host. Defaults to `ostler-system`.
@@ -56,7 +56,7 @@ pub struct Cluster {
     pub lease_name: String,
 }
 
-impl Cluster {
+impl ClusterConnection {
     fn is_named(&self) -> bool {
         self.context.is_named() || self.host_namespace.is_some()
     }
@@ -64,14 +64,14 @@ impl Cluster {
 
 /// Address of the host.
 #[derive(Args)]
-pub struct Server {
+pub struct HostAddress {
     /// URL of the host's admin server. One with `https://` is its secure address, where the credentials of the kubeconfig are used.
     /// Defaults to the leader of the cluster for `kubectl ostler` and with one of the options below, and otherwise to
     /// 127.0.0.1:8081 if a process listens there.
     #[arg(long, env = environment::OSTLER_ADMIN, value_name = "URL")]
     admin: Option<String>,
     #[command(flatten)]
-    pub cluster: Cluster,
+    pub cluster: ClusterConnection,
 }
 
 /// A client of a host's admin server.
@@ -84,12 +84,12 @@ pub struct HostClient {
     pub default_namespace: Option<String>,
 }
 
-impl Server {
+impl HostAddress {
     /// The host that a command without options asks.
     pub fn from_environment() -> Self {
         Self {
             admin: std::env::var(environment::OSTLER_ADMIN).ok(),
-            cluster: Cluster {
+            cluster: ClusterConnection {
                 context: KubeContext::default(),
                 host_namespace: None,
                 lease_name: LEASE_NAME.to_owned(),
@@ -168,7 +168,7 @@ fn connect_plainly(url: &str) -> anyhow::Result<HostClient> {
 async fn find_leader(
     api_server: &kube::Client,
     config: &kube::Config,
-    cluster: &Cluster,
+    cluster: &ClusterConnection,
 ) -> anyhow::Result<SecureEndpoint> {
     let namespace = cluster.host_namespace.as_deref().unwrap_or(HOST_NAMESPACE);
     let name = &cluster.lease_name;

@@ -19,7 +19,7 @@ use kube::client::Body;
 use serde_json::json;
 use tokio::{net::TcpListener, sync::RwLock};
 
-use super::connection::{HostClient, Server, root_cause};
+use super::connection::{HostAddress, HostClient, root_cause};
 
 /// Arguments of `ostler console`.
 #[derive(Args)]
@@ -32,7 +32,7 @@ pub struct Console {
     #[arg(long, default_value_t = 0, hide_default_value = true)]
     port: u16,
     #[command(flatten)]
-    server: Server,
+    server: HostAddress,
 }
 
 impl Console {
@@ -59,7 +59,7 @@ impl Console {
 
 /// Passes requests on to the host.
 struct Forwarder {
-    server: Server,
+    server: HostAddress,
     host: RwLock<Arc<HostClient>>,
     /// Host and port of this process.
     authority: String,
@@ -141,7 +141,7 @@ mod tests {
             default_namespace: None,
         };
         let forwarder = Forwarder {
-            server: Server::from_environment(),
+            server: HostAddress::from_environment(),
             host: RwLock::new(Arc::new(host)),
             authority: "127.0.0.1:4000".into(),
             secret_path: "/5ec4e7".into(),

@@ -14,7 +14,7 @@ use super::{Common, kubeconfig::load_kubeconfig, serve_host};
 
 /// Arguments of `ostler dev`.
 #[derive(Args)]
-pub struct Dev {
+pub struct DevCommand {
     /// File to which the kubeconfig of the embedded API server is written.
     #[arg(long, value_name = "FILE", default_value = "ostler-dev.kubeconfig")]
     kubeconfig: PathBuf,
@@ -28,20 +28,20 @@ pub struct Dev {
     pub(super) common: Common,
 }
 
-impl Dev {
+impl DevCommand {
     /// Runs until a signal or an error ends it.
     pub async fn run(mut self) -> anyhow::Result<()> {
         // Upstreams under development run on this machine.
         self.common
             .networks
             .extend([IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()].map(IpNet::from));
-        let options = ostler_apiserver::Options {
+        let options = ostler_apiserver::ServerOptions {
             listen: self.listen,
             tls: self.tls,
             controllers: true,
             ..Default::default()
         };
-        let server = ostler_apiserver::Server::start(options).await?;
+        let server = ostler_apiserver::EmbeddedServer::start(options).await?;
         std::fs::write(&self.kubeconfig, server.kubeconfig())
             .with_context(|| format!("writing {}", self.kubeconfig.display()))?;
         info!(url = server.url(), kubeconfig = %self.kubeconfig.display(), "embedded API server started");

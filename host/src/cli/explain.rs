@@ -8,16 +8,18 @@ use std::{
 use clap::Args;
 
 use super::{
-    ask::{AnswerFormat, Ask, Object},
+    ask::{AnswerFormat, Ask, ObjectArguments},
     table::{Shade, cell, format_seconds, join_reason, section, table},
 };
-use crate::admin::explain::{Explanation, Followed, NextRun, ObjectState, Read, State, Subscribed};
+use crate::admin::explain::{
+    ExplainedState, Followed, NextRun, ObjectExplanation, Read, ReadState, Subscribed,
+};
 
 /// Arguments of `ostler explain`.
 #[derive(Args)]
-pub struct Explain {
+pub struct ExplainCommand {
     #[command(flatten)]
-    object: Object,
+    object: ObjectArguments,
     /// Print the explanation again whenever it changes, until interrupted.
     #[arg(short, long)]
     watch: bool,
@@ -28,14 +30,14 @@ pub struct Explain {
 /// Interval of the queries of `--watch`. The admin server answers from memory.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
-impl Explain {
+impl ExplainCommand {
     /// Queries the host and prints the explanation.
     pub async fn run(self) -> anyhow::Result<()> {
         let query = self.object.query()?;
         if self.watch {
             return self.watch_changes(&query).await;
         }
-        let explanation: Explanation = self.ask.get("/explain", &query).await?;
+        let explanation: ObjectExplanation = self.ask.get("/explain", &query).await?;
         self.ask.print_answer(&explanation, format_explanation)
     }
 
@@ -46,7 +48,8 @@ impl Explain {
         let mut host = self.ask.server.connect().await?;
         loop {
             interval.tick().await;
-            let explanation: Explanation = self.ask.server.get_again(&mut host, "/explain", query).await?;
+            let explanation: ObjectExplanation =
+                self.ask.server.get_again(&mut host, "/explain", query).await?;
             let facts = Some(strip_countdown(&explanation)?);
             if facts == last {
                 continue;
@@ -69,7 +72,7 @@ impl Explain {
 }
 
 /// The explanation without the seconds until the next reconcile, which differ in each answer.
-fn strip_countdown(explanation: &Explanation) -> anyhow::Result<serde_json::Value> {
+fn strip_countdown(explanation: &ObjectExplanation) -> anyhow::Result<serde_json::Value> {
     let mut facts = serde_json::to_value(explanation)?;
     if let Some(next) = facts["next"].as_object_mut() {
         next.remove("in_seconds");
@@ -88,7 +91,7 @@ pub fn format_next(next: &NextRun) -> String {
     }
 }
 
-impl ObjectState {
+impl ExplainedState {
     /// The colour of the state.
     pub fn shade(self) -> Shade {
         match self {
@@ -100,14 +103,14 @@ impl ObjectState {
 }
 
 /// The explanation as text, the most important facts first.
-fn format_explanation(explanation: &Explanation) -> String {
+fn format_explanation(explanation: &ObjectExplanation) -> String {
     let name = if explanation.namespace.is_empty() {
         explanation.name.clone()
     } else {
         format!("{}/{}", explanation.namespace, explanation.name)
     };
     let because = match (explanation.reason.is_empty(), explanation.state) {
-        (true, _) | (_, ObjectState::Ready) => String::new(),
+        (true, _) | (_, ExplainedState::Ready) => String::new(),
         _ => join_reason(&explanation.reason, &explanation.message),
     };
     let last = match (&explanation.last_reconcile, explanation.last_ms) {
@@ -199,13 +202,13 @@ fn format_reads(title: &str, reads: &[Read]) -> String {
     }
     let rows = reads.iter().map(|read| {
         let (word, shade) = match read.state {
-            State::Absent => ("absent".to_owned(), Shade::Bad),
-            State::Exists => ("exists".to_owned(), Shade::Plain),
-            State::NotReady => ("not Ready".to_owned(), Shade::Waiting),
-            State::Ready => ("Ready".to_owned(), Shade::Good),
-            State::Terminating => ("being deleted".to_owned(), Shade::Waiting),
-            State::Unknown => ("unknown".to_owned(), Shade::Bad),
-            State::List(n) => (format!("{n} objects"), Shade::Plain),
+            ReadState::Absent => ("absent".to_owned(), Shade::Bad),
+            ReadState::Exists => ("exists".to_owned(), Shade::Plain),
+            ReadState::NotReady => ("not Ready".to_owned(), Shade::Waiting),
+            ReadState::Ready => ("Ready".to_owned(), Shade::Good),
+            ReadState::Terminating => ("being deleted".to_owned(), Shade::Waiting),
+            ReadState::Unknown => ("unknown".to_owned(), Shade::Bad),
+            ReadState::List(n) => (format!("{n} objects"), Shade::Plain),
         };
         vec![
             cell(&read.what, Shade::Plain),
@@ -291,14 +294,14 @@ mod tests {
     fn most_urgent_finding_comes_first() {
         let read = Read {
             what: "Instance/demo/ci".into(),
-            state: State::Absent,
+            state: ReadState::Absent,
             why: String::new(),
         };
-        let explanation = Explanation {
+        let explanation = ObjectExplanation {
             kind: "Team.v1alpha1.concourse-ci.org".into(),
             namespace: "demo".into(),
             name: "platform".into(),
-            state: ObjectState::NotReady,
+            state: ExplainedState::NotReady,
             reason: "InstanceNotReady".into(),
             message: "ci is not there".into(),
             permits: vec!["waits for one of `pods` (3 of 3 in use, 12 waiting)".into()],
@@ -371,7 +374,7 @@ mod tests {
         assert!(places.is_sorted(), "{text}");
         let mut later = explanation.clone();
         later.next.in_seconds = Some(27.4);
-        let facts = |of: &Explanation| strip_countdown(of).expect("JSON");
+        let facts = |of: &ObjectExplanation| strip_countdown(of).expect("JSON");
         assert_eq!(facts(&explanation), facts(&later), "time alone is no change");
         later.reconciles += 1;
         assert_ne!(facts(&explanation), facts(&later));

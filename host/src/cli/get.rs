@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     admin::{
-        explain::{NextRun, ObjectState},
+        explain::{ExplainedState, NextRun},
         objects::ObjectSummary,
     },
     kube::time::seconds_since,
@@ -25,7 +25,7 @@ use crate::{
 #[command(
     after_help = "Exit codes:\n  0  the objects were shown, of which there may be none\n  1  kind, object or host not found"
 )]
-pub struct Get {
+pub struct GetCommand {
     /// Kind, such as `team` or `Team.concourse-ci.org`, or object, such as `team/platform`. Defaults to all kinds.
     #[arg(value_name = "KIND[/NAME]", add = target_completer())]
     target: Option<String>,
@@ -48,7 +48,7 @@ pub struct Get {
 /// Interval of the queries of `--watch`. The admin server answers from memory.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
-impl Get {
+impl GetCommand {
     /// Queries the host and prints the objects.
     pub async fn run(self) -> anyhow::Result<()> {
         let mut host = self.ask.server.connect().await?;
@@ -137,7 +137,7 @@ impl Get {
             AnswerFormat::Yaml => print!("---\n{}", serde_saphyr::to_string(object)?),
             AnswerFormat::Table | AnswerFormat::Wide => {
                 let why = match object.state {
-                    ObjectState::Ready => String::new(),
+                    ExplainedState::Ready => String::new(),
                     _ => join_reason(&object.reason, &object.message),
                 };
                 let state = shade_text(&format!("{:?}", object.state), object.state.shade());
@@ -231,7 +231,7 @@ fn format_next(next: &NextRun) -> String {
 mod tests {
     use super::*;
 
-    fn summary(state: ObjectState, next: NextRun) -> ObjectSummary {
+    fn summary(state: ExplainedState, next: NextRun) -> ObjectSummary {
         ObjectSummary {
             since: None,
             waits_for: Vec::new(),
@@ -262,8 +262,8 @@ mod tests {
     #[test]
     fn table_has_namespace_of_several_and_details_if_wide() {
         let objects = [
-            summary(ObjectState::NotReady, next("delayed", Some(25.1))),
-            summary(ObjectState::Ready, next("settled", None)),
+            summary(ExplainedState::NotReady, next("delayed", Some(25.1))),
+            summary(ExplainedState::Ready, next("settled", None)),
         ];
         let format = |namespace, wide| Columns { namespace, wide }.format(&objects);
         let narrow = format(false, false);

@@ -23,13 +23,13 @@ use super::{
     apply::{apply_objects, read_live},
     kubeconfig::KubeContext,
     parse_duration,
-    registry::{Registry, read_public_key},
+    registry::{RegistryCommand, read_public_key},
 };
 use crate::{
     plugin::install::render_yaml,
     policy::rbac::HOST_NAMESPACE,
     supply::{
-        oci::{Digest, Reference},
+        oci::{Digest, OciReference},
         signature::SignaturePolicy,
     },
 };
@@ -64,7 +64,7 @@ pub struct HostInstall {
     #[arg(long = "key", value_name = "COSIGN.PUB")]
     keys: Vec<PathBuf>,
     #[command(flatten)]
-    registry: Registry,
+    registry: RegistryCommand,
     /// Namespace that the host watches. May be repeated. Defaults to all namespaces.
     #[arg(long = "watch-namespace", value_name = "NAMESPACE")]
     watch_namespaces: Vec<String>,
@@ -130,7 +130,7 @@ impl HostInstall {
     async fn verify_image(&self, image: &str) -> anyhow::Result<Digest> {
         let keys = self.keys.iter().map(|path| read_public_key(path));
         let policy = SignaturePolicy::any_of(keys.collect::<anyhow::Result<_>>()?);
-        let reference: Reference = image.parse().with_context(|| format!("the image {image}"))?;
+        let reference: OciReference = image.parse().with_context(|| format!("the image {image}"))?;
         let (store, auth) = self.registry.open_store(&reference)?;
         let digest = store.verify_artifact(&reference, &auth, &policy).await;
         let digest = digest

@@ -5,14 +5,14 @@ use clap::Args;
 use http::Method;
 
 use super::{
-    ask::{self, Output},
+    ask::{self, OutputFormat},
     completion::{namespace_completer, object_completer, plugin_completer},
-    connection::Server,
+    connection::HostAddress,
     pod_logs::{LineSelection, print_pod_logs},
     table::{Shade, shade_text},
 };
 use crate::{
-    admin::explain::Explanation,
+    admin::explain::ObjectExplanation,
     observe::log_ring::{LogLevel, LogLine},
 };
 
@@ -21,7 +21,7 @@ use crate::{
 #[command(
     after_help = "Exit codes:\n  0  the lines were shown\n  1  object, plugin or host not found\n  2  invalid arguments"
 )]
-pub struct Logs {
+pub struct LogsCommand {
     /// Object, such as `team/platform`, or `Team.concourse-ci.org/platform` if several groups have the kind.
     #[arg(
         value_name = "KIND/NAME",
@@ -50,13 +50,13 @@ pub struct Logs {
     #[arg(long, conflicts_with_all = ["plugin", "level"])]
     pods: bool,
     #[command(flatten)]
-    server: Server,
+    server: HostAddress,
     /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
-    output: Output,
+    output: OutputFormat,
 }
 
-impl Logs {
+impl LogsCommand {
     /// Queries the host and prints the lines.
     pub async fn run(self) -> anyhow::Result<()> {
         if self.pods {
@@ -84,8 +84,8 @@ impl Logs {
         while let Some(line) = lines.next_line::<LogLine>().await? {
             shown += 1;
             match self.output {
-                Output::Json => println!("{}", serde_json::to_string(&line)?),
-                Output::Table => println!("{}", format_line(&line, self.plugin.is_some())),
+                OutputFormat::Json => println!("{}", serde_json::to_string(&line)?),
+                OutputFormat::Table => println!("{}", format_line(&line, self.plugin.is_some())),
             }
         }
         if shown == 0 && !self.follow {
@@ -98,7 +98,7 @@ impl Logs {
     async fn print_pods(self) -> anyhow::Result<()> {
         let object = self.object.context("--pods needs KIND/NAME")?;
         let query = ask::query(&object, self.namespace.as_deref())?;
-        let explained: Explanation = self.server.connect().await?.get("/explain", &query).await?;
+        let explained: ObjectExplanation = self.server.connect().await?.get("/explain", &query).await?;
         let selection = LineSelection {
             tail: self.tail,
             follow: self.follow,

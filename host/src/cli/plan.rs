@@ -13,8 +13,8 @@ use serde_json::Value;
 use super::{kubeconfig::KubeContext, read_grants, table::supports_colours};
 use crate::{
     client::{api::ApiClient, connection::connect},
-    host::Settings,
-    plan::{PlanRequest, Report, plan},
+    host::HostSettings,
+    plan::{PlanReport, PlanRequest, plan},
     policy::rbac::HOST_NAMESPACE,
     sandbox::engine::CompileCache,
     upstream::DigestKey,
@@ -23,7 +23,7 @@ use crate::{
 /// Arguments of `ostler plan`.
 #[derive(Args)]
 #[command(after_help = "Exit codes:\n  0  nothing would change\n  1  something would change\n  2  error")]
-pub struct Plan {
+pub struct PlanCommand {
     /// Objects to plan, such as team/platform. Defaults to all objects of the plugins.
     #[arg(value_name = "KIND/NAME")]
     objects: Vec<String>,
@@ -85,7 +85,7 @@ enum Output {
     Json,
 }
 
-impl Plan {
+impl PlanCommand {
     /// Computes the plan and prints it.
     pub async fn run(self) -> anyhow::Result<ExitCode> {
         let config = self.context.load().await?;
@@ -115,7 +115,7 @@ impl Plan {
                 DigestKey::find_namespace(&reader, &candidates).await.to_owned()
             }
         };
-        let settings = Settings {
+        let settings = HostSettings {
             plugins: self.plugin_dir,
             plugin_selector: self.plugin_selector,
             own_namespace: Some(own_namespace),
@@ -127,7 +127,7 @@ impl Plan {
                 directory,
                 compiler: std::env::current_exe().ok(),
             }),
-            ..Settings::default()
+            ..HostSettings::default()
         };
         let report = plan(client, settings, &plan_request).await?;
         let text = match self.output {
@@ -144,7 +144,7 @@ impl Plan {
 }
 
 /// Renders the report as text, with colours on a terminal.
-fn render_report(report: &Report) -> String {
+fn render_report(report: &PlanReport) -> String {
     let text = report.text();
     if !supports_colours() {
         return text;

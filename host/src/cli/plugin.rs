@@ -33,27 +33,27 @@ use crate::observe::telemetry::LogFormat;
 
 /// The commands.
 #[derive(Subcommand)]
-pub enum Plugin {
+pub enum PluginCommand {
     /// Create a plugin project with a kind, a sample and a test.
     #[cfg(feature = "dev")]
-    New(new::New),
+    New(new::PluginNewCommand),
     /// Build the component of a plugin.
     #[cfg(feature = "dev")]
-    Build(build::Build),
+    Build(build::PluginBuildCommand),
     /// Write the CRDs of a Rust plugin's types into crds/.
     #[cfg(feature = "dev")]
     Crds(crds::Crds),
     /// Test a plugin: run its own tests, then its component in a host with an embedded API server.
     #[cfg(feature = "dev")]
-    Test(test::Test),
+    Test(test::PluginTestCommand),
     /// Develop a plugin: build and run it, and rebuild and reload it whenever a file changes.
     #[cfg(feature = "dev")]
-    Dev(dev::Dev),
+    Dev(dev::PluginDevCommand),
     /// Build, push and install the plugin of a project.
     #[cfg(feature = "dev")]
     Deploy(Box<deploy::Deploy>),
     /// Inspect a component: name, kinds, requested permissions, imported functions, and size by section.
-    Inspect(inspect::Inspect),
+    Inspect(inspect::PluginInspectCommand),
     /// Push a component to an OCI registry, and optionally sign it.
     Push(push::Push),
     /// Install or upgrade a plugin: its Plugin object, service account and roles.
@@ -61,10 +61,10 @@ pub enum Plugin {
     /// Uninstall a plugin: its Plugin object, service account and roles.
     Uninstall(install::Uninstall),
     /// Verify a component: its digest, its signatures, and whether this host can run it.
-    Verify(verify::Verify),
+    Verify(verify::PluginVerifyCommand),
 }
 
-impl Plugin {
+impl PluginCommand {
     /// The log format of commands that run a host; the others print and do not log.
     pub fn log_format(&self) -> Option<LogFormat> {
         match self {

@@ -10,12 +10,12 @@ use kube::{
 use serde::Serialize;
 
 use super::{
-    ask::Output,
-    connection::Cluster,
+    ask::OutputFormat,
+    connection::ClusterConnection,
     object_api::find_api,
     table::{Shade, shade_text},
 };
-use crate::{admin::explain::Explanation, kube::well_known::bookkeeping::OWNER_UID};
+use crate::{admin::explain::ObjectExplanation, kube::well_known::bookkeeping::OWNER_UID};
 
 /// A line of the log of a container.
 #[derive(Serialize)]
@@ -32,7 +32,7 @@ pub struct LineSelection {
     /// Further lines are printed as they are written.
     pub follow: bool,
     /// The format.
-    pub output: Output,
+    pub output: OutputFormat,
 }
 
 /// Prints the logs of the pods that an object owns, one container after the other, or all at once if they are followed.
@@ -41,8 +41,8 @@ pub struct LineSelection {
 /// The cluster cannot be reached, the object does not exist, or the user may not list pods. A log that cannot be read, as that of a
 /// container that waits, is reported on standard error.
 pub async fn print_pod_logs(
-    cluster: &Cluster,
-    owner: &Explanation,
+    cluster: &ClusterConnection,
+    owner: &ObjectExplanation,
     selection: &LineSelection,
 ) -> anyhow::Result<()> {
     let client = kube::Client::try_from(cluster.context.load().await?)?;
@@ -74,8 +74,8 @@ pub async fn print_pod_logs(
     };
     while let Some(line) = lines.try_next().await? {
         match selection.output {
-            Output::Json => println!("{}", serde_json::to_string(&line)?),
-            Output::Table => {
+            OutputFormat::Json => println!("{}", serde_json::to_string(&line)?),
+            OutputFormat::Table => {
                 let place = format!("{}/{}", line.pod, line.container);
                 println!("{} {}", shade_text(&place, Shade::Faint), line.message);
             }
@@ -85,7 +85,7 @@ pub async fn print_pod_logs(
 }
 
 /// The UID of an object.
-async fn read_uid(client: &kube::Client, owner: &Explanation) -> anyhow::Result<String> {
+async fn read_uid(client: &kube::Client, owner: &ObjectExplanation) -> anyhow::Result<String> {
     let api = find_api(client, &owner.kind, &owner.namespace).await?;
     let object = api.get(&owner.name).await?;
     object.uid().context("the object has no UID")

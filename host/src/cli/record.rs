@@ -7,13 +7,13 @@ use clap::Args;
 use http::Method;
 
 use super::{
-    ask::{Output, query},
+    ask::{OutputFormat, query},
     completion::{namespace_completer, object_completer},
-    connection::Server,
+    connection::HostAddress,
     table::{Shade, cell, table},
 };
 use crate::recording::{
-    format::{Recording, Summary},
+    format::{Recording, RecordingSummary},
     trace::format_size,
 };
 
@@ -23,7 +23,7 @@ use crate::recording::{
 /// secrets: the values of plugins that may read Secrets are not recorded.
 #[derive(Args)]
 #[command(after_help = "Exit codes:\n  0  recorded or listed\n  1  object or host not found")]
-pub struct Record {
+pub struct RecordCommand {
     /// Object, such as `team/platform`. Without it, the stored recordings are listed.
     #[arg(value_name = "KIND/NAME", add = object_completer())]
     object: Option<String>,
@@ -43,13 +43,13 @@ pub struct Record {
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     #[command(flatten)]
-    server: Server,
+    server: HostAddress,
     /// Output format of the list. A recording is always JSON.
     #[arg(short, long, value_enum, default_value = "table")]
-    output: Output,
+    output: OutputFormat,
 }
 
-impl Record {
+impl RecordCommand {
     /// Queries the host and writes the recordings.
     pub async fn run(self) -> anyhow::Result<()> {
         let Some(object) = &self.object else {
@@ -84,11 +84,13 @@ impl Record {
     }
 
     async fn list_recordings(&self) -> anyhow::Result<()> {
-        let kept: Vec<Summary> = self.server.connect().await?.get("/recordings", &[]).await?;
+        let kept: Vec<RecordingSummary> = self.server.connect().await?.get("/recordings", &[]).await?;
         match self.output {
-            Output::Json => println!("{}", serde_json::to_string_pretty(&kept)?),
-            Output::Table if kept.is_empty() => println!("nothing is recorded: no reconcile has failed"),
-            Output::Table => print!("{}", format_list(&kept)),
+            OutputFormat::Json => println!("{}", serde_json::to_string_pretty(&kept)?),
+            OutputFormat::Table if kept.is_empty() => {
+                println!("nothing is recorded: no reconcile has failed")
+            }
+            OutputFormat::Table => print!("{}", format_list(&kept)),
         }
         Ok(())
     }
@@ -125,7 +127,7 @@ fn numbered_path(file: &Path, number: usize) -> PathBuf {
     file.with_file_name(name)
 }
 
-fn format_list(kept: &[Summary]) -> String {
+fn format_list(kept: &[RecordingSummary]) -> String {
     let rows = kept.iter().map(|r| {
         vec![
             cell(&r.at, Shade::Faint),

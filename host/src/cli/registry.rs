@@ -6,13 +6,13 @@ use anyhow::Context;
 use clap::Args;
 
 use crate::supply::{
-    oci::{ComponentStore, PullLimits, Reference, RegistryAuth},
+    oci::{ComponentStore, OciReference, PullLimits, RegistryAuth},
     signature::PublicKey,
 };
 
 /// Connection to a registry.
 #[derive(Args)]
-pub struct Registry {
+pub struct RegistryCommand {
     /// File with registry credentials, as written by `docker login`. Defaults to config.json in $DOCKER_CONFIG or
     /// ~/.docker.
     #[arg(long, value_name = "FILE")]
@@ -22,9 +22,9 @@ pub struct Registry {
     plain_http: bool,
 }
 
-impl Registry {
+impl RegistryCommand {
     /// A store without cache, and the credentials for the reference's registry.
-    pub fn open_store(&self, reference: &Reference) -> anyhow::Result<(ComponentStore, RegistryAuth)> {
+    pub fn open_store(&self, reference: &OciReference) -> anyhow::Result<(ComponentStore, RegistryAuth)> {
         let plain = self.plain_http.then(|| reference.registry().to_owned());
         let store = ComponentStore::new(None, PullLimits::default())
             .with_tags()

@@ -11,7 +11,7 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use super::{
-    ask::Output,
+    ask::OutputFormat,
     table::{Shade, shade_text},
 };
 use crate::{
@@ -27,7 +27,7 @@ use crate::{
 #[command(
     after_help = "Exit codes:\n  0  all host calls and the outcome match the recording\n  1  something differs\n  2  the recording cannot be replayed"
 )]
-pub struct Replay {
+pub struct ReplayCommand {
     /// Recording, as written by `ostler record`.
     file: PathBuf,
     /// Component to run. Without it, the recorded build is looked up in --plugin-dir.
@@ -38,7 +38,7 @@ pub struct Replay {
     plugin_dir: PathBuf,
     /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
-    output: Output,
+    output: OutputFormat,
 }
 
 /// The machine-readable result.
@@ -51,7 +51,7 @@ struct ReplayOutput<'a> {
     replayed: &'a Replayed,
 }
 
-impl Replay {
+impl ReplayCommand {
     /// Replays and prints the differences.
     pub async fn run(self) -> anyhow::Result<ExitCode> {
         match self.replay().await {
@@ -79,8 +79,8 @@ impl Replay {
             .await
             .map_err(|e| format!("{file}: {e}"))?;
         match self.output {
-            Output::Table => print!("{}", format_result(&recording, &digest, &replayed)),
-            Output::Json => {
+            OutputFormat::Table => print!("{}", format_result(&recording, &digest, &replayed)),
+            OutputFormat::Json => {
                 let output = ReplayOutput {
                     recording: &recording.metadata.name,
                     object: &recording.object,

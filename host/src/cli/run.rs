@@ -17,7 +17,7 @@ use crate::{
 
 /// Arguments of `ostler run`.
 #[derive(Args)]
-pub struct Run {
+pub struct RunCommand {
     /// Kubeconfig of the cluster. Defaults to `~/.kube/config` or the pod's service account.
     #[arg(long, env = environment::KUBECONFIG, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
@@ -27,7 +27,7 @@ pub struct Run {
     pub(super) common: Common,
 }
 
-impl Run {
+impl RunCommand {
     /// Runs until a signal or an error ends it.
     pub async fn run(self) -> anyhow::Result<()> {
         let config = load_kubeconfig(self.kubeconfig).await?;
@@ -63,7 +63,7 @@ struct Election {
 }
 
 impl Election {
-    fn lease_settings(self, config: &kube::Config) -> Option<lease::Settings> {
+    fn lease_settings(self, config: &kube::Config) -> Option<lease::ElectionSettings> {
         let identity = || {
             format!(
                 "{}_{:016x}",
@@ -71,7 +71,7 @@ impl Election {
                 RandomState::new().hash_one(std::process::id())
             )
         };
-        self.leader_elect.then(|| lease::Settings {
+        self.leader_elect.then(|| lease::ElectionSettings {
             config: config.clone(),
             namespace: self
                 .lease_namespace

@@ -7,18 +7,18 @@ use super::{
     table::{Shade, cell, join_reason, section, table},
 };
 use crate::{
-    admin::status::{Plugin, Status as HostStatus, Watch},
+    admin::status::{ComponentStatus, HostStatus, WatchStatus},
     plugin::{HookState, LoadState},
 };
 
 /// Arguments of `ostler status`.
 #[derive(Args)]
-pub struct Status {
+pub struct StatusCommand {
     #[command(flatten)]
     ask: Ask,
 }
 
-impl Status {
+impl StatusCommand {
     /// Queries the host and prints its status.
     pub async fn run(self) -> anyhow::Result<()> {
         let status: HostStatus = self.ask.get("/status", &[]).await?;
@@ -82,7 +82,7 @@ fn format_status(status: &HostStatus) -> String {
         objects.collect(),
     ));
     // A kind that is narrowed is watched in the namespaces where it is needed.
-    let is_pending = |w: &&Watch| w.state != "synced" && w.state != "narrowed";
+    let is_pending = |w: &&WatchStatus| w.state != "synced" && w.state != "narrowed";
     let watches = status.watches.iter().filter(is_pending).map(|w| {
         let shade = if w.state == "failing" {
             Shade::Bad
@@ -142,7 +142,7 @@ fn format_status(status: &HostStatus) -> String {
 }
 
 /// The canary build that serves a part of the objects.
-fn format_canary(plugin: &Plugin) -> String {
+fn format_canary(plugin: &ComponentStatus) -> String {
     let Some(canary) = &plugin.canary else {
         return String::new();
     };
@@ -160,7 +160,7 @@ fn format_canary(plugin: &Plugin) -> String {
 }
 
 /// The problems of a plugin.
-fn format_problem(plugin: &Plugin) -> String {
+fn format_problem(plugin: &ComponentStatus) -> String {
     if plugin.message.is_empty() && plugin.trapping > 0 {
         return format!("{} objects trap", plugin.trapping);
     }

@@ -4,9 +4,9 @@ use clap::Args;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::{ask::Objects, connection::Server, object_api::find_api};
+use super::{ask::NamespaceArguments, connection::HostAddress, object_api::find_api};
 use crate::{
-    admin::explain::Explanation,
+    admin::explain::ObjectExplanation,
     kube::well_known::{COMMAND_FIELD_MANAGER, annotation},
     plugin,
 };
@@ -19,14 +19,14 @@ use crate::{
 #[command(
     after_help = "Exit codes:\n  0  the objects were written\n  1  object or host not found, or you may not change the object"
 )]
-pub struct Suspend {
+pub struct SuspendCommand {
     #[command(flatten)]
-    objects: Objects,
+    objects: NamespaceArguments,
     #[command(flatten)]
-    server: Server,
+    server: HostAddress,
 }
 
-impl Suspend {
+impl SuspendCommand {
     /// Suspends or resumes the objects.
     pub async fn run(self, suspend: bool) -> anyhow::Result<()> {
         let host = self.server.connect().await?;
@@ -38,7 +38,7 @@ impl Suspend {
         for named in self.objects.queries() {
             // The host knows the kind and the namespace.
             let (object, query) = named?;
-            let found: Explanation = host.get("/explain", &query).await?;
+            let found: ObjectExplanation = host.get("/explain", &query).await?;
             let api = find_api(&client, &found.kind, &found.namespace).await?;
             let is_plugin = found.kind == plugin::kind().to_string();
             let patch = Patch::Merge(build_patch(is_plugin, suspend));

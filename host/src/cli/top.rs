@@ -18,7 +18,7 @@ use crate::{observe::metrics::definitions, recording::trace::format_size};
 
 /// Arguments of `ostler top`.
 #[derive(Args)]
-pub struct Top {
+pub struct TopCommand {
     /// Time over which rates are measured.
     #[arg(long, default_value = "2s", value_parser = super::parse_duration)]
     interval: Duration,
@@ -29,7 +29,7 @@ pub struct Top {
     ask: Ask,
 }
 
-impl Top {
+impl TopCommand {
     /// Reads the metrics of the host twice, and prints the difference.
     pub async fn run(self) -> anyhow::Result<()> {
         let host = self.ask.server.connect().await?;

@@ -6,8 +6,8 @@ use clap::Args;
 use http::Method;
 
 use super::{
-    ask::{Object, Output},
-    connection::Server,
+    ask::{ObjectArguments, OutputFormat},
+    connection::HostAddress,
     table::{Shade, shade_text},
 };
 use crate::recording::trace::TraceLine;
@@ -17,20 +17,20 @@ use crate::recording::trace::TraceLine;
 #[command(
     after_help = "Exit codes:\n  0  the host ended, or --count reconciles were shown\n  1  object or host not found"
 )]
-pub struct Trace {
+pub struct TraceCommand {
     #[command(flatten)]
-    object: Object,
+    object: ObjectArguments,
     /// Number of reconciles after which to end. Without it, the command runs until it is interrupted.
     #[arg(long)]
     count: Option<usize>,
     #[command(flatten)]
-    server: Server,
+    server: HostAddress,
     /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
-    output: Output,
+    output: OutputFormat,
 }
 
-impl Trace {
+impl TraceCommand {
     /// Follows the reconciles and prints them.
     pub async fn run(self) -> anyhow::Result<()> {
         let query = self.object.query()?;
@@ -50,8 +50,8 @@ impl Trace {
         {
             left -= usize::from(matches!(line, TraceLine::End { .. }));
             match self.output {
-                Output::Json => println!("{}", serde_json::to_string(&line)?),
-                Output::Table => println!("{}", format_line(&line)),
+                OutputFormat::Json => println!("{}", serde_json::to_string(&line)?),
+                OutputFormat::Table => println!("{}", format_line(&line)),
             }
         }
         Ok(())

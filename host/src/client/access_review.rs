@@ -30,7 +30,7 @@ const MAX_DECISIONS: usize = 10_000;
 /// A user as the API server knows it, from a TokenReview.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
-pub struct User {
+pub struct ReviewedUser {
     /// Its name.
     pub username: String,
     /// Its identity over time; empty if the authenticator has none.
@@ -43,14 +43,14 @@ pub struct User {
 
 /// The user whose access is reviewed.
 #[derive(Clone, Copy, Debug)]
-pub enum Subject<'a> {
+pub enum ReviewSubject<'a> {
     /// The service account of a plugin.
     Account(&'a ServiceAccount),
     /// A user of the admin server.
-    User(&'a Arc<User>),
+    User(&'a Arc<ReviewedUser>),
 }
 
-impl fmt::Display for Subject<'_> {
+impl fmt::Display for ReviewSubject<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Account(account) => write!(f, "service account {account}"),
@@ -106,14 +106,14 @@ struct ReviewKey {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum OwnedSubject {
     Account(ServiceAccount),
-    User(Arc<User>),
+    User(Arc<ReviewedUser>),
 }
 
-impl From<Subject<'_>> for OwnedSubject {
-    fn from(subject: Subject<'_>) -> Self {
+impl From<ReviewSubject<'_>> for OwnedSubject {
+    fn from(subject: ReviewSubject<'_>) -> Self {
         match subject {
-            Subject::Account(account) => Self::Account(account.clone()),
-            Subject::User(user) => Self::User(user.clone()),
+            ReviewSubject::Account(account) => Self::Account(account.clone()),
+            ReviewSubject::User(user) => Self::User(user.clone()),
         }
     }
 }
@@ -228,7 +228,7 @@ impl AccessReviewer {
     /// Succeeds if a subject has access to all objects of a kind in a namespace, or at least to this one.
     pub async fn check_access(
         &self,
-        subject: Subject<'_>,
+        subject: ReviewSubject<'_>,
         access: ObjectAccess<'_>,
     ) -> Result<(), AccessError> {
         // Most roles name no objects, so one cached decision without a name serves all objects.
@@ -258,7 +258,11 @@ impl AccessReviewer {
     }
 
     /// Returns true if a subject has this access.
-    pub async fn may_access(&self, subject: Subject<'_>, access: ObjectAccess<'_>) -> Result<bool, ApiError> {
+    pub async fn may_access(
+        &self,
+        subject: ReviewSubject<'_>,
+        access: ObjectAccess<'_>,
+    ) -> Result<bool, ApiError> {
         let target = ReviewTarget::Object {
             gvk: access.gvk.clone(),
             namespace: access.namespace.into(),
@@ -270,7 +274,7 @@ impl AccessReviewer {
     /// Succeeds if a subject may send requests with this verb to a path that stands for no object.
     pub async fn check_path(
         &self,
-        subject: Subject<'_>,
+        subject: ReviewSubject<'_>,
         verb: &'static str,
         path: &'static str,
     ) -> Result<(), AccessError> {
@@ -285,7 +289,7 @@ impl AccessReviewer {
     /// Returns the cached decision, or reviews the access and caches the result.
     async fn is_allowed(
         &self,
-        subject: Subject<'_>,
+        subject: ReviewSubject<'_>,
         verb: &'static str,
         target: ReviewTarget,
     ) -> Result<bool, ApiError> {
@@ -438,7 +442,7 @@ mod tests {
             namespace: "n",
             name: "",
         };
-        let checks = (0..16).map(|_| reviewer.check_access(Subject::Account(&account), read));
+        let checks = (0..16).map(|_| reviewer.check_access(ReviewSubject::Account(&account), read));
         futures::future::join_all(checks).await
     }
 

@@ -25,11 +25,11 @@ use prometheus_client::metrics::counter::Counter;
 pub(crate) use self::error::warn_api_error;
 pub use self::{
     bounds::ResponseBounds,
-    discovery::Resource,
+    discovery::ServedResource,
     error::{ApiError, parse_response, status_error},
     interceptor::{CollectionOverlay, Interceptor, WriteRequest, WriteResponse},
     list::ListPage,
-    target::{Target, is_dry_run},
+    target::{ApiTarget, is_dry_run},
 };
 use self::{bounds::collect_body, discovery::DiscoveryCache, error::find_root_cause};
 use crate::{

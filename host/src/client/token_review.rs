@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
 use crate::client::{
-    access_review::User,
+    access_review::ReviewedUser,
     api::{ApiClient, ApiError, parse_response},
 };
 
@@ -38,7 +38,7 @@ pub struct TokenReviewer {
 struct ReviewResult {
     expires_at: Instant,
     /// The user of the token; none if it is not valid.
-    user: Option<Arc<User>>,
+    user: Option<Arc<ReviewedUser>>,
 }
 
 impl TokenReviewer {
@@ -55,7 +55,7 @@ impl TokenReviewer {
     ///
     /// # Errors
     /// The review failed.
-    pub async fn authenticate(&self, token: &str) -> Result<Option<Arc<User>>, ApiError> {
+    pub async fn authenticate(&self, token: &str) -> Result<Option<Arc<ReviewedUser>>, ApiError> {
         let digest: TokenDigest = Sha256::digest(token).into();
         if let Some(user) = self.find_result(&digest) {
             return Ok(user);
@@ -79,7 +79,7 @@ impl TokenReviewer {
         Ok(user)
     }
 
-    fn find_result(&self, digest: &TokenDigest) -> Option<Option<Arc<User>>> {
+    fn find_result(&self, digest: &TokenDigest) -> Option<Option<Arc<ReviewedUser>>> {
         let results = self.results.lock();
         let result = results
             .get(digest)
@@ -87,7 +87,7 @@ impl TokenReviewer {
         result.map(|result| result.user.clone())
     }
 
-    async fn create_review(&self, token: &str) -> Result<Option<Arc<User>>, ApiError> {
+    async fn create_review(&self, token: &str) -> Result<Option<Arc<ReviewedUser>>, ApiError> {
         #[derive(Deserialize)]
         struct Review {
             #[serde(default)]
@@ -97,7 +97,7 @@ impl TokenReviewer {
         #[serde(default)]
         struct Status {
             authenticated: bool,
-            user: User,
+            user: ReviewedUser,
         }
         let review = json!({
             "apiVersion": "authentication.k8s.io/v1",

@@ -3,7 +3,7 @@
 use super::spec::{Cluster, ClusterSpec};
 use crate::kube::{
     key::{Gvk, ObjectRef},
-    object::Object,
+    object::KubeObject,
     renamed_fields::explain_unknown_field,
 };
 
@@ -22,7 +22,7 @@ pub struct ClusterObject {
 
 impl ClusterObject {
     /// Parses a stored object; the error names the field.
-    pub fn from_object(object: &Object) -> Result<Self, String> {
+    pub fn from_object(object: &KubeObject) -> Result<Self, String> {
         let cluster: Cluster = serde_json::from_slice(&object.json.text())
             .map_err(|e| format!("Cluster: {}", explain_unknown_field(e)))?;
         Ok(Self {

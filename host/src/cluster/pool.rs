@@ -37,7 +37,7 @@ use crate::{
         backoff::Backoff,
         hash::hash_to_u64,
         key::{ObjectRef, cluster_name},
-        object::Object,
+        object::KubeObject,
         scope::{NamespaceScope, Scope},
         well_known::annotation::ORIGINS,
     },
@@ -82,7 +82,7 @@ pub struct ConnectionParts {
 
 /// The reason why a cluster has no connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ConnectError {
+pub enum ClusterConnectError {
     /// The spec or the kubeconfig is invalid.
     #[error("{0}")]
     Invalid(String),
@@ -146,8 +146,8 @@ impl ClusterPool {
     pub fn connect(
         &self,
         cluster: &ClusterObject,
-        secret: Option<&Object>,
-    ) -> Result<Arc<Connection>, ConnectError> {
+        secret: Option<&KubeObject>,
+    ) -> Result<Arc<Connection>, ClusterConnectError> {
         let name = cluster_name(&cluster.namespace, &cluster.name);
         let connected = self.try_connect(&name, cluster, secret);
         if connected.is_err() {
@@ -160,23 +160,26 @@ impl ClusterPool {
         &self,
         name: &Arc<str>,
         cluster: &ClusterObject,
-        secret: Option<&Object>,
-    ) -> Result<Arc<Connection>, ConnectError> {
+        secret: Option<&KubeObject>,
+    ) -> Result<Arc<Connection>, ClusterConnectError> {
         let Some(parts) = &self.parts else {
-            return Err(ConnectError::Invalid("this host connects to no clusters".into()));
+            return Err(ClusterConnectError::Invalid(
+                "this host connects to no clusters".into(),
+            ));
         };
         let selector = &cluster.spec.kubeconfig_secret_ref;
         let place = format!("Secret {}/{}", cluster.namespace, selector.name);
-        let secret = secret.ok_or_else(|| ConnectError::SecretNotFound(format!("{place} does not exist")))?;
-        let text = secret
-            .data_value(&selector.key)
-            .ok_or_else(|| ConnectError::SecretNotFound(format!("{place} has no key `{}`", selector.key)))?;
+        let secret =
+            secret.ok_or_else(|| ClusterConnectError::SecretNotFound(format!("{place} does not exist")))?;
+        let text = secret.data_value(&selector.key).ok_or_else(|| {
+            ClusterConnectError::SecretNotFound(format!("{place} has no key `{}`", selector.key))
+        })?;
         let mut config = parse_kubeconfig(&text)
-            .map_err(|why| ConnectError::Invalid(format!("{place}, key `{}`: {why}", selector.key)))?;
+            .map_err(|why| ClusterConnectError::Invalid(format!("{place}, key `{}`: {why}", selector.key)))?;
         check_origin(&place, secret, &config)?;
         let host = config.cluster_url.host().unwrap_or_default();
         let allowed = parts.network.check_host(host);
-        allowed.map_err(|e| ConnectError::AddressNotAllowed(e.to_string()))?;
+        allowed.map_err(|e| ClusterConnectError::AddressNotAllowed(e.to_string()))?;
         config.connect_timeout = Some(CONNECT_TIMEOUT);
         let identity = hash_to_u64(|hasher| {
             let spec = &cluster.spec;
@@ -192,7 +195,7 @@ impl ClusterPool {
         let credentials = hash_to_u64(|hasher| text.hash(hasher));
         let build_client = || {
             let client = connect_within(config, parts.network.clone());
-            client.map_err(|e| ConnectError::Invalid(format!("{place}, key `{}`: {e}", selector.key)))
+            client.map_err(|e| ClusterConnectError::Invalid(format!("{place}, key `{}`: {e}", selector.key)))
         };
         if let Some(connection) = self.find(name).filter(|c| c.identity == identity) {
             let mut current = connection.credentials.lock();
@@ -257,11 +260,11 @@ impl ClusterPool {
 }
 
 /// Checks that the owner of the Secret allows to send it to the server.
-fn check_origin(place: &str, secret: &Object, config: &kube::Config) -> Result<(), ConnectError> {
+fn check_origin(place: &str, secret: &KubeObject, config: &kube::Config) -> Result<(), ClusterConnectError> {
     let Some(list) = secret.annotation(ORIGINS) else {
         return Ok(());
     };
-    let refused = |why: String| ConnectError::OriginNotAllowed(format!("{place}: {why}"));
+    let refused = |why: String| ClusterConnectError::OriginNotAllowed(format!("{place}: {why}"));
     let allowed =
         OriginPattern::parse_list(list).map_err(|e| refused(format!("annotation {ORIGINS}: {e}")))?;
     let origin = Origin::of_url(&config.cluster_url.to_string()).map(|origin| {
@@ -416,7 +419,7 @@ mod tests {
     fn cluster(spec: serde_json::Value) -> ClusterObject {
         let json = json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Cluster",
             "metadata": {"name": "east", "namespace": "fleet", "uid": "u", "resourceVersion": "1"}, "spec": spec});
-        let (_, object) = Object::parse(&cluster_gvk(), json.to_string().as_bytes()).expect("an object");
+        let (_, object) = KubeObject::parse(&cluster_gvk(), json.to_string().as_bytes()).expect("an object");
         ClusterObject::from_object(&object).expect("a Cluster")
     }
 
@@ -424,7 +427,7 @@ mod tests {
         cluster(json!({"kubeconfigSecretRef": {"name": "s"}}))
     }
 
-    fn secret(server: &str, token: &str, origins: Option<&str>) -> Object {
+    fn secret(server: &str, token: &str, origins: Option<&str>) -> KubeObject {
         let kubeconfig = format!(
             "current-context: c\ncontexts: [{{name: c, context: {{cluster: c, user: u}}}}]\n\
              clusters: [{{name: c, cluster: {{server: '{server}'}}}}]\nusers: [{{name: u, user: {{token: {token}}}}}]\n"
@@ -433,7 +436,7 @@ mod tests {
         let json = json!({"apiVersion": "v1", "kind": "Secret",
             "metadata": {"name": "s", "namespace": "fleet", "resourceVersion": "1", "annotations": annotations},
             "data": {"kubeconfig": BASE64_STANDARD.encode(kubeconfig)}});
-        Object::parse(&Gvk::secret(), json.to_string().as_bytes())
+        KubeObject::parse(&Gvk::secret(), json.to_string().as_bytes())
             .expect("an object")
             .1
     }
@@ -467,29 +470,29 @@ mod tests {
     #[tokio::test]
     async fn unusable_kubeconfig_ends_the_connection() {
         let pool = pool();
-        let refused = |secret: Option<Object>| {
+        let refused = |secret: Option<KubeObject>| {
             let connected = pool.connect(&plain(), Some(&secret_of_east()));
             connected.expect("connected");
             let error = pool.connect(&plain(), secret.as_ref()).err().expect("refused");
             assert!(pool.find("fleet/east").is_none(), "{error}");
             error
         };
-        assert!(matches!(refused(None), ConnectError::SecretNotFound(_)));
+        assert!(matches!(refused(None), ClusterConnectError::SecretNotFound(_)));
         let internal = refused(Some(secret("https://10.0.0.1", "t", None)));
         assert!(
-            matches!(internal, ConnectError::AddressNotAllowed(_)),
+            matches!(internal, ClusterConnectError::AddressNotAllowed(_)),
             "{internal}"
         );
         let confined = refused(Some(secret(SERVER, "t", Some("https://west.example.com"))));
         assert!(
-            matches!(confined, ConnectError::OriginNotAllowed(_)),
+            matches!(confined, ClusterConnectError::OriginNotAllowed(_)),
             "{confined}"
         );
         let listed = secret(SERVER, "t", Some("https://east.example.com:6443"));
         assert!(pool.connect(&plain(), Some(&listed)).is_ok());
     }
 
-    fn secret_of_east() -> Object {
+    fn secret_of_east() -> KubeObject {
         secret(SERVER, "t", None)
     }
 }

@@ -34,7 +34,7 @@ pub struct ClusterSpec {
     pub allowed_namespaces: Vec<String>,
     /// Limits on the requests to the cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limits: Option<Limits>,
+    pub limits: Option<ClusterLimits>,
     /// Timeout of a request in seconds. Defaults to 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 60))]
@@ -91,7 +91,7 @@ const MAX_TIMEOUT_SECONDS: u32 = 60;
 /// Limits on the requests to a cluster.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct Limits {
+pub struct ClusterLimits {
     /// Maximum number of concurrent requests, watches not included. Defaults to 16.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = MAX_REQUESTS_IN_FLIGHT))]

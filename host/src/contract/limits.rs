@@ -155,9 +155,9 @@ macro_rules! limits {
     ($($(#[$doc:meta])* $variant:ident $field:ident $name:literal: $type:ty = $written:ty, $default:expr;)+) => {
         /// The resource limits of a plugin. Defaults are generous for a reconciler and small for a host.
         #[derive(Clone, Debug, PartialEq, Eq)]
-        pub struct Limits { $($(#[$doc])* pub $field: $type,)+ }
+        pub struct PluginLimits { $($(#[$doc])* pub $field: $type,)+ }
 
-        impl Default for Limits {
+        impl Default for PluginLimits {
             fn default() -> Self {
                 Self { $($field: $default,)+ }
             }
@@ -173,8 +173,8 @@ macro_rules! limits {
 
         impl LimitsSpec {
             /// The limits of a plugin on a host with these defaults.
-            pub fn with_defaults(&self, host: &Limits) -> Limits {
-                Limits { $($field: self.$field.map_or(host.$field, Into::into),)+ }
+            pub fn with_defaults(&self, host: &PluginLimits) -> PluginLimits {
+                PluginLimits { $($field: self.$field.map_or(host.$field, Into::into),)+ }
             }
         }
 
@@ -193,7 +193,7 @@ macro_rules! limits {
             }
         }
 
-        impl Limits {
+        impl PluginLimits {
             /// The value for metrics: bytes, seconds or a number.
             pub fn measure(&self, limit: Limit) -> f64 {
                 match limit { $(Limit::$variant => <$written>::from(self.$field).measure()),+ }
@@ -253,7 +253,7 @@ limits! {
 
 /// Adds its default to the description of each limit, so that `kubectl explain` shows it.
 fn describe_defaults(schema: &mut Schema) {
-    let defaults = Limits::default();
+    let defaults = PluginLimits::default();
     let fields = schema.get_mut("properties").and_then(|p| p.as_object_mut());
     for (name, field) in fields.into_iter().flatten() {
         let limit = Limit::ALL.iter().find(|limit| limit.name() == name);
@@ -291,12 +291,12 @@ mod tests {
     fn unset_limits_have_the_defaults_of_the_host() {
         let text = "{memory: 8Mi, cpuTime: 200ms, hostCalls: 7}";
         let spec: LimitsSpec = serde_saphyr::from_str(text).expect("parses");
-        let host = Limits {
+        let host = PluginLimits {
             timeout: Duration::from_secs(9),
-            ..Limits::default()
+            ..PluginLimits::default()
         };
         let limits = spec.with_defaults(&host);
-        let expected = Limits {
+        let expected = PluginLimits {
             memory: 8 << 20,
             cpu_time: Duration::from_millis(200),
             host_calls: 7,

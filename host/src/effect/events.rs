@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::{
     contract::limits::Limit,
     effect::writer::ApiWriter,
-    kube::{key::ObjectRef, object::Object},
+    kube::{key::ObjectRef, object::KubeObject},
     observe::metrics::PluginMetrics,
 };
 
@@ -98,7 +98,7 @@ impl EventRecorder {
         &self,
         writer: &ApiWriter,
         key: &ObjectRef,
-        object: &Object,
+        object: &KubeObject,
         draft: EventDraft<'_>,
         limit: Option<RateLimit<'_>>,
     ) -> bool {

@@ -21,12 +21,12 @@ use self::{
 pub use self::{owned::InventoryRefusal, write_responses::ChangeObserver};
 use crate::{
     cache::store::Store,
-    client::api::{ApiClient, ApiError, MetadataForm, PatchType, Resource, parse_response},
+    client::api::{ApiClient, ApiError, MetadataForm, PatchType, ServedResource, parse_response},
     contract::bindings::kubernetes::{Preconditions, Propagation},
     kube::{
         hash::hash_to_u64,
         key::{Gvk, ObjectMap, ObjectRef},
-        object::Object,
+        object::KubeObject,
         scope::Projection,
         selector::Selector,
         well_known::HOST_FIELD_MANAGER,
@@ -65,13 +65,13 @@ pub struct WriteContext<'a> {
 /// The result of a write.
 pub struct Written {
     /// The current object.
-    pub object: Arc<Object>,
+    pub object: Arc<KubeObject>,
     /// False if the write was suppressed because it would change nothing.
     pub sent: bool,
 }
 
 /// One page of a list: its objects, and the token of the next page (empty after the last).
-type ObjectPage = (Vec<(ObjectRef, Arc<Object>)>, String);
+type ObjectPage = (Vec<(ObjectRef, Arc<KubeObject>)>, String);
 
 /// All writes of the host.
 pub struct ApiWriter {
@@ -202,7 +202,7 @@ impl ApiWriter {
         &self,
         by: &ObjectRef,
         request_digest: u64,
-    ) -> Option<(ObjectRef, Arc<Object>)> {
+    ) -> Option<(ObjectRef, Arc<KubeObject>)> {
         let (key, version) = {
             let mut applied = self.applied.lock();
             let (key, last) = applied.get_mut(by)?.repeat_request(request_digest)?;
@@ -387,7 +387,7 @@ impl ApiWriter {
     ) -> Result<ObjectPage, ApiError> {
         let mut objects = Vec::new();
         let page = client.list_page(query, limit, token, form, |item| {
-            objects.extend(Object::parse(gvk, item.as_bytes()).ok());
+            objects.extend(KubeObject::parse(gvk, item.as_bytes()).ok());
         });
         let next_token = page.await?.next_token;
         let objects = objects
@@ -399,7 +399,7 @@ impl ApiWriter {
     /// Reads the uid and the resourceVersion of an object from the API server; none if it does not exist.
     pub async fn read_listed_version(&self, key: &ObjectRef) -> Result<Option<(String, u64)>, ApiError> {
         let parse = |item: &str| {
-            let (_, object) = Object::parse(&key.gvk, item.as_bytes()).ok()?;
+            let (_, object) = KubeObject::parse(&key.gvk, item.as_bytes()).ok()?;
             Some((object.uid.to_string(), object.resource_version))
         };
         self.read_listed(key, parse).await
@@ -433,7 +433,7 @@ impl ApiWriter {
         key: &ObjectRef,
         uid: &str,
         status: &Value,
-    ) -> Result<Arc<Object>, ApiError> {
+    ) -> Result<Arc<KubeObject>, ApiError> {
         self.send_status(key, json!({"uid": uid}), status).await
     }
 
@@ -444,9 +444,9 @@ impl ApiWriter {
     pub async fn patch_status_of(
         &self,
         key: &ObjectRef,
-        object: &Object,
+        object: &KubeObject,
         status: &Value,
-    ) -> Result<Arc<Object>, ApiError> {
+    ) -> Result<Arc<KubeObject>, ApiError> {
         let version = object.resource_version.to_string();
         let preconditions = json!({"uid": object.uid, "resourceVersion": version});
         self.send_status(key, preconditions, status).await
@@ -457,7 +457,7 @@ impl ApiWriter {
         key: &ObjectRef,
         metadata: Value,
         status: &Value,
-    ) -> Result<Arc<Object>, ApiError> {
+    ) -> Result<Arc<KubeObject>, ApiError> {
         let patch = json!({"metadata": metadata, "status": status});
         let mut resource = self.client.discover_resource(&key.gvk).await?;
         for _ in 0..MAX_STATUS_DISCOVERIES {
@@ -503,7 +503,7 @@ impl ApiWriter {
         patch: &Value,
         by: &ObjectRef,
         authorship: Authorship,
-    ) -> Result<Arc<Object>, ApiError> {
+    ) -> Result<Arc<KubeObject>, ApiError> {
         let client = self.client.acting_as(account);
         self.send_patch(&client, key, path, (PatchType::Merge, patch), by, authorship)
             .await
@@ -517,7 +517,7 @@ impl ApiWriter {
         (kind, patch): (PatchType, &Value),
         by: &ObjectRef,
         authorship: Authorship,
-    ) -> Result<Arc<Object>, ApiError> {
+    ) -> Result<Arc<KubeObject>, ApiError> {
         let path = format!("{path}?fieldManager={HOST_FIELD_MANAGER}");
         let pending = self.responses.expect_response(key, by);
         let response = client.patch(&path, kind, patch.to_string().into_bytes()).await?;
@@ -530,7 +530,7 @@ impl ApiWriter {
         account: Option<&ServiceAccount>,
         key: &ObjectRef,
         by: &ObjectRef,
-    ) -> Result<Option<Arc<Object>>, ApiError> {
+    ) -> Result<Option<Arc<KubeObject>>, ApiError> {
         let path = self.client.discover_resource(&key.gvk).await?.object(key);
         let pending = self.responses.expect_response(key, by);
         match self.client.acting_as(account).get(&path).await {
@@ -565,7 +565,7 @@ impl ApiWriter {
     }
 
     /// Discovers the resource of a kind, for callers that check if it is namespaced.
-    pub async fn discover_resource(&self, gvk: &Gvk) -> Result<Resource, ApiError> {
+    pub async fn discover_resource(&self, gvk: &Gvk) -> Result<ServedResource, ApiError> {
         self.client.discover_resource(gvk).await
     }
 

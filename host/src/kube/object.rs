@@ -64,7 +64,7 @@ impl<'de> Deserialize<'de> for Labels {
 
 /// An object: its JSON without `managedFields`, and the fields that the host needs often.
 #[derive(Debug)]
-pub struct Object {
+pub struct KubeObject {
     /// The whole object as JSON, `apiVersion` and `kind` included.
     pub json: Json,
     /// Changes with every write. Comparable as a number within one kind.
@@ -125,7 +125,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Entries<'a> {
 #[derive(Default, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
-impl Object {
+impl KubeObject {
     /// Parses an object of a known kind. List items come without `apiVersion` and `kind`; they are added.
     pub fn parse(gvk: &Gvk, json: &[u8]) -> Result<(ObjectRef, Self), InvalidObject> {
         let wrong = |e: serde_json::Error| InvalidObject(e.to_string());
@@ -466,12 +466,12 @@ fn write_entry(out: &mut Vec<u8>, key: &str, value: &RawValue) -> serde_json::Re
 mod tests {
     use super::*;
 
-    fn team(extra: &str) -> (ObjectRef, Object) {
+    fn team(extra: &str) -> (ObjectRef, KubeObject) {
         let json = format!(
             r#"{{"metadata":{{"name":"a","namespace":"n","uid":"u","resourceVersion":"7","generation":2,
                 "labels":{{"x":"y"}},"managedFields":[{{"manager":"m"}}]}},"spec":{{"b":1}}{extra}}}"#
         );
-        Object::parse(&Gvk::new("g.io", "v1", "Team"), json.as_bytes()).unwrap()
+        KubeObject::parse(&Gvk::new("g.io", "v1", "Team"), json.as_bytes()).unwrap()
     }
 
     #[test]
@@ -578,7 +578,7 @@ mod tests {
 
     #[test]
     fn object_without_a_name_is_rejected_naming_the_field() {
-        let error = Object::parse(&Gvk::new("", "v1", "Secret"), b"{\"metadata\":{}}").unwrap_err();
+        let error = KubeObject::parse(&Gvk::new("", "v1", "Secret"), b"{\"metadata\":{}}").unwrap_err();
         assert!(error.to_string().contains("metadata.name"), "{error}");
     }
 }

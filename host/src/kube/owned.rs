@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::kube::{
     key::{Gvk, ObjectRef, display_cluster, is_path_segment, parse_cluster},
-    object::Object,
+    object::KubeObject,
     references::format_reference,
     selector::Selector,
     well_known::bookkeeping::{OWNED_OBJECTS, OWNER, OWNER_UID},
@@ -27,7 +27,7 @@ pub const MAX_OWNED_OBJECTS: usize = 500;
 pub struct InventoryFull;
 
 /// Reads the inventory of an object, of which as many entries count as the host writes.
-pub fn list_owned(owner: &Object) -> BTreeSet<ObjectRef> {
+pub fn list_owned(owner: &KubeObject) -> BTreeSet<ObjectRef> {
     let text = owner.annotation(OWNED_OBJECTS).unwrap_or_default();
     let entries = text.split(", ").take(MAX_OWNED_OBJECTS);
     entries.filter_map(parse_entry).collect()
@@ -143,18 +143,18 @@ pub fn owned_selector() -> Selector {
 }
 
 /// Returns true if an object has the label of an owner.
-pub fn is_owned(object: &Object) -> bool {
+pub fn is_owned(object: &KubeObject) -> bool {
     object.labels.get(OWNER_UID).is_some()
 }
 
 /// Returns true if an object has the label of the owner with this UID.
-pub fn is_owned_by(object: &Object, uid: &str) -> bool {
+pub fn is_owned_by(object: &KubeObject, uid: &str) -> bool {
     object.labels.get(OWNER_UID) == Some(uid)
 }
 
 /// Checks that an object may become, or stays, an object of this owner. One that another object owns stays that object's,
 /// unless that had the same name: then it is gone, since names are unique.
-pub fn check_takeover(live: &Object, owner: &ObjectRef, uid: &str) -> Result<(), String> {
+pub fn check_takeover(live: &KubeObject, owner: &ObjectRef, uid: &str) -> Result<(), String> {
     let of_namesake = live.annotation(OWNER) == Some(&format_owner(owner));
     match live.labels.get(OWNER_UID) {
         Some(other) if other != uid && !of_namesake => Err(format!(
@@ -177,7 +177,7 @@ pub enum ReleaseStep {
 }
 
 /// Decides the next step towards the deletion of an owned object.
-pub fn next_release_step(live: Option<&Object>, uid: &str) -> ReleaseStep {
+pub fn next_release_step(live: Option<&KubeObject>, uid: &str) -> ReleaseStep {
     match live {
         Some(live) if is_owned_by(live, uid) && live.is_deleting() => ReleaseStep::Wait,
         Some(live) if is_owned_by(live, uid) => ReleaseStep::Delete,
@@ -201,12 +201,12 @@ mod tests {
         ObjectRef::new(Gvk::new("g.io", "v1", "Thing"), "n", "owner")
     }
 
-    fn parse(json: &Value) -> Object {
-        let parsed = Object::parse(&Gvk::new("", "v1", "ConfigMap"), json.to_string().as_bytes());
+    fn parse(json: &Value) -> KubeObject {
+        let parsed = KubeObject::parse(&Gvk::new("", "v1", "ConfigMap"), json.to_string().as_bytes());
         parsed.expect("an object").1
     }
 
-    fn with_inventory(text: &str) -> Object {
+    fn with_inventory(text: &str) -> KubeObject {
         parse(&json!({"metadata": {"name": "x", "annotations": {OWNED_OBJECTS: text}}}))
     }
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::kube::{
     key::{Gvk, ObjectRef, cluster_gvk, cluster_object, display_cluster, is_path_segment, parse_cluster},
-    object::Object,
+    object::KubeObject,
     owned::list_owned,
     references::{format_reference, parse_reference},
     well_known::bookkeeping::{
@@ -39,7 +39,7 @@ pub fn protection_finalizer(gvk: &Gvk) -> &'static str {
 }
 
 /// Lists the Upstreams and Clusters in the annotation of an object.
-pub fn list_used(user: &Object) -> BTreeSet<ObjectRef> {
+pub fn list_used(user: &KubeObject) -> BTreeSet<ObjectRef> {
     parse_used(user.annotation(USED_CONNECTIONS).unwrap_or_default())
 }
 
@@ -51,7 +51,7 @@ pub fn parse_used(text: &str) -> BTreeSet<ObjectRef> {
 
 /// Lists the Upstreams and Clusters that an object needs for its cleanup: those in its annotation, and the Clusters where it
 /// owns objects.
-pub fn list_needed(user: &Object) -> BTreeSet<ObjectRef> {
+pub fn list_needed(user: &KubeObject) -> BTreeSet<ObjectRef> {
     let mut needed = list_used(user);
     let owned = list_owned(user).into_iter();
     needed.extend(owned.filter_map(|owned| cluster_object(&owned.cluster)));
@@ -59,14 +59,14 @@ pub fn list_needed(user: &Object) -> BTreeSet<ObjectRef> {
 }
 
 /// Returns true if an object may need an Upstream or a Cluster for its cleanup. It costs no more than two lookups.
-pub fn may_need_any(user: &Object) -> bool {
+pub fn may_need_any(user: &KubeObject) -> bool {
     [USED_CONNECTIONS, OWNED_OBJECTS]
         .iter()
         .any(|name| user.annotation(name).is_some())
 }
 
 /// Returns true if an object needs this Upstream or Cluster for its cleanup.
-pub fn is_user_of(user: &Object, connection: &ObjectRef) -> bool {
+pub fn is_user_of(user: &KubeObject, connection: &ObjectRef) -> bool {
     let entry = format_reference(connection);
     let text = user.annotation(USED_CONNECTIONS).unwrap_or_default();
     text.split(", ").any(|listed| listed == entry)
@@ -83,7 +83,7 @@ pub fn format_used(connections: &BTreeSet<ObjectRef>) -> String {
 
 /// Returns true if a version of an object differs from the one before by the records of its protection only. It concerns
 /// nobody who reads the object.
-pub fn differs_by_record_only(before: &Object, after: &Object) -> bool {
+pub fn differs_by_record_only(before: &KubeObject, after: &KubeObject) -> bool {
     const RECORDS: [&str; 3] = [USED_CONNECTIONS, USED_BY, PROTECTED_SECRETS];
     const FINALIZERS: [&str; 2] = [UPSTREAM_PROTECTION, CLUSTER_PROTECTION];
     let is_same_record = RECORDS
@@ -96,7 +96,7 @@ pub fn differs_by_record_only(before: &Object, after: &Object) -> bool {
     if is_same_record {
         return false;
     }
-    let without_record = |object: &Object| {
+    let without_record = |object: &KubeObject| {
         let mut value = object.to_value();
         let Some(fields) = value.as_object_mut() else {
             return value;
@@ -184,7 +184,7 @@ pub struct Protection {
 
 impl Protection {
     /// Reads the record of an Upstream or a Cluster that has this finalizer if it is protected.
-    pub fn of(connection: &Object, finalizer: &str) -> Self {
+    pub fn of(connection: &KubeObject, finalizer: &str) -> Self {
         let list = |name: &str| -> Option<Vec<&str>> {
             let text = connection.annotation(name)?;
             Some(text.split(", ").filter(|entry| !entry.is_empty()).collect())
@@ -248,14 +248,14 @@ mod tests {
         ObjectRef::new(Gvk::new("g.io", "v1", "Thing"), namespace, "a")
     }
 
-    fn parse(json: &Value) -> Object {
+    fn parse(json: &Value) -> KubeObject {
         let gvk = Gvk::new("ostler.dev", "v1alpha1", "Upstream");
-        Object::parse(&gvk, json.to_string().as_bytes())
+        KubeObject::parse(&gvk, json.to_string().as_bytes())
             .expect("an object")
             .1
     }
 
-    fn with_annotations(annotations: &Value) -> Object {
+    fn with_annotations(annotations: &Value) -> KubeObject {
         parse(&json!({"metadata": {"name": "x", "finalizers": [FINALIZER], "annotations": annotations}}))
     }
 

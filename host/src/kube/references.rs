@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use crate::kube::{
     key::{Gvk, ObjectRef, is_path_segment},
-    object::Object,
+    object::KubeObject,
     well_known::bookkeeping::{HELD_BY, HOLDS},
 };
 
@@ -36,17 +36,17 @@ pub fn holder_finalizer(uid: &str) -> String {
 }
 
 /// Returns true if an object carries the finalizer of this holder.
-pub fn is_held_by(object: &Object, uid: &str) -> bool {
+pub fn is_held_by(object: &KubeObject, uid: &str) -> bool {
     object.has_finalizer(&holder_finalizer(uid))
 }
 
 /// Returns true if an object has any holder.
-pub fn is_held(object: &Object) -> bool {
+pub fn is_held(object: &KubeObject) -> bool {
     object.finalizers.iter().any(|f| f.starts_with(HELD_BY))
 }
 
 /// Reads the holders of an object from its finalizers and annotations.
-pub fn list_holders(object: &Object) -> Vec<Holder> {
+pub fn list_holders(object: &KubeObject) -> Vec<Holder> {
     let marks = object.finalizers.iter().filter_map(|f| f.strip_prefix(HELD_BY));
     marks
         .map(|uid| Holder {
@@ -66,7 +66,7 @@ fn max_listed_holds(limit: u32) -> usize {
 
 /// Reads the set of objects that an object holds from its annotation, of which as many entries count as the host writes.
 /// Whoever may edit the object may write there whatever they like.
-pub fn list_held(object: &Object, limit: u32) -> BTreeSet<ObjectRef> {
+pub fn list_held(object: &KubeObject, limit: u32) -> BTreeSet<ObjectRef> {
     let text = object.annotation(HOLDS).unwrap_or_default();
     let entries = text.split(", ").take(max_listed_holds(limit));
     entries.filter_map(parse_reference).collect()
@@ -166,7 +166,8 @@ mod tests {
             HELD_BY,
             HELD_BY,
         );
-        let (_, read) = Object::parse(&Gvk::new("", "v1", "ConfigMap"), json.as_bytes()).expect("an object");
+        let (_, read) =
+            KubeObject::parse(&Gvk::new("", "v1", "ConfigMap"), json.as_bytes()).expect("an object");
         assert_eq!(list_held(&read, 100), held);
         assert_eq!(list_held(&read, 1).len(), 2, "no more than the host writes");
         let found: Vec<String> = list_holders(&read).iter().map(ToString::to_string).collect();
@@ -189,7 +190,8 @@ mod tests {
         assert_eq!(insert_hold(&mut listed, &object("a"), limit), Err(HoldsFull));
         let json =
             json!({"metadata": {"name": "x", "annotations": {HOLDS: format_holds(&listed)}}}).to_string();
-        let (_, read) = Object::parse(&Gvk::new("", "v1", "ConfigMap"), json.as_bytes()).expect("an object");
+        let (_, read) =
+            KubeObject::parse(&Gvk::new("", "v1", "ConfigMap"), json.as_bytes()).expect("an object");
         assert_eq!(list_held(&read, limit), listed);
     }
 

@@ -8,7 +8,7 @@
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::kube::{hash::encode_hex, key::Gvk, object::Object, well_known::bookkeeping::SUBSTITUTED};
+use crate::kube::{hash::encode_hex, key::Gvk, object::KubeObject, well_known::bookkeeping::SUBSTITUTED};
 
 /// Value in place of a hidden one: `***` in base64.
 const HIDDEN_VALUE: &str = "Kioq";
@@ -30,7 +30,7 @@ const MARK_BYTES: usize = 20;
 
 /// The JSON of an object as a component reads it. Objects of other kinds than `Secret` are whole. `written` is the object
 /// that the component has just written, whose placeholders take the place of the values again.
-pub fn visible_json(gvk: &Gvk, object: &Object, shows_values: bool, written: Option<&Value>) -> Vec<u8> {
+pub fn visible_json(gvk: &Gvk, object: &KubeObject, shows_values: bool, written: Option<&Value>) -> Vec<u8> {
     match visible_secret(gvk, object, shows_values, written) {
         Some(visible) => visible.to_string().into_bytes(),
         None => object.json.to_vec(),
@@ -38,12 +38,17 @@ pub fn visible_json(gvk: &Gvk, object: &Object, shows_values: bool, written: Opt
 }
 
 /// An object as [`visible_json`] has it, as a value.
-pub fn visible_value(gvk: &Gvk, object: &Object, shows_values: bool) -> Value {
+pub fn visible_value(gvk: &Gvk, object: &KubeObject, shows_values: bool) -> Value {
     visible_secret(gvk, object, shows_values, None).unwrap_or_else(|| object.to_value())
 }
 
 /// A Secret without its hidden values; `None` if none is hidden.
-fn visible_secret(gvk: &Gvk, object: &Object, shows_values: bool, written: Option<&Value>) -> Option<Value> {
+fn visible_secret(
+    gvk: &Gvk,
+    object: &KubeObject,
+    shows_values: bool,
+    written: Option<&Value>,
+) -> Option<Value> {
     if !gvk.is_secret() {
         return None;
     }
@@ -117,8 +122,8 @@ pub fn check_patched_marks(gvk: &Gvk, patch: &Value) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    fn parse(secret: &Value) -> Object {
-        let parsed = Object::parse(&Gvk::secret(), secret.to_string().as_bytes());
+    fn parse(secret: &Value) -> KubeObject {
+        let parsed = KubeObject::parse(&Gvk::secret(), secret.to_string().as_bytes());
         parsed.expect("an object").1
     }
 
@@ -190,7 +195,7 @@ mod tests {
         let mut map = json!({"metadata": {"name": "m"}, "data": {"a": "b"}});
         mark_keys(&mut map, &["a".into()]);
         let gvk = Gvk::new("", "v1", "ConfigMap");
-        let (_, object) = Object::parse(&gvk, map.to_string().as_bytes()).expect("an object");
+        let (_, object) = KubeObject::parse(&gvk, map.to_string().as_bytes()).expect("an object");
         assert_eq!(visible_json(&gvk, &object, false, None), object.json.to_vec());
     }
 }

@@ -6,7 +6,7 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::kube::object::{Labels, Object};
+use crate::kube::object::{KubeObject, Labels};
 
 /// A conjunction of requirements on labels, shared by its clones.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
@@ -123,7 +123,7 @@ impl FieldSelector {
     }
 
     /// Returns true if an object is selected.
-    pub fn matches(&self, object: &Object) -> bool {
+    pub fn matches(&self, object: &KubeObject) -> bool {
         let paths: Vec<&str> = self.paths().collect();
         let texts = object.field_texts(&paths);
         let mut compared = self.0.iter().zip(texts);
@@ -294,7 +294,8 @@ mod tests {
     #[test]
     fn field_selectors_compare_scalar_fields() {
         let json = br#"{"metadata":{"name":"a"},"spec":{"team":{"name":"x"},"n":2}}"#;
-        let (_, object) = Object::parse(&crate::kube::key::Gvk::new("", "v1", "K"), json).expect("an object");
+        let (_, object) =
+            KubeObject::parse(&crate::kube::key::Gvk::new("", "v1", "K"), json).expect("an object");
         for (text, selected) in [
             ("", true),
             ("spec.team.name=x", true),

@@ -73,7 +73,7 @@ pub struct Lease {
 
 /// A request to the API server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Request {
+pub enum LeaseRequest {
     /// Read the Lease.
     Read,
     /// Create the Lease.
@@ -84,7 +84,7 @@ pub enum Request {
 
 /// The response to a request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Response {
+pub enum LeaseResponse {
     /// The Lease as read, or as written.
     Lease(Lease),
     /// The Lease does not exist.
@@ -97,9 +97,9 @@ pub enum Response {
 
 /// The next step of a candidate.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Step {
-    /// Send the request; without a response until this time, report [`Response::Failed`].
-    Send(Request, Duration),
+pub enum ElectionStep {
+    /// Send the request; without a response until this time, report [`LeaseResponse::Failed`].
+    Send(LeaseRequest, Duration),
     /// Wait until this time, or until the Lease changes.
     Wait(Duration),
     /// The lease is released; nothing is left to do.
@@ -204,20 +204,20 @@ impl ElectionMachine {
         }
     }
 
-    /// Decides on the next step. `stamp` is the wall-clock time, for the record. After [`Step::Send`] the caller
+    /// Decides on the next step. `stamp` is the wall-clock time, for the record. After [`ElectionStep::Send`] the caller
     /// reports the response by [`ElectionMachine::on_response`].
-    pub fn next_step(&mut self, now: Duration, stamp: &str) -> Step {
+    pub fn next_step(&mut self, now: Duration, stamp: &str) -> ElectionStep {
         if self.leadership(now).is_none() {
             self.leads_until = None;
         }
         if now < self.next_attempt {
-            return Step::Wait(self.next_attempt);
+            return ElectionStep::Wait(self.next_attempt);
         }
         let request = match &self.observed {
-            None => Request::Read,
-            Some(_) if self.stale => Request::Read,
+            None => LeaseRequest::Read,
+            Some(_) if self.stale => LeaseRequest::Read,
             Some(seen) if self.released => match &seen.version {
-                Some(version) if seen.record.holder == self.identity => Request::Update(Lease {
+                Some(version) if seen.record.holder == self.identity => LeaseRequest::Update(Lease {
                     version: version.clone(),
                     record: LeaseRecord {
                         holder: "".into(),
@@ -227,14 +227,14 @@ impl ElectionMachine {
                         transitions: seen.record.transitions,
                     },
                 }),
-                _ => return Step::Done,
+                _ => return ElectionStep::Done,
             },
-            Some(seen) if !self.is_available(seen, now) => Request::Read,
+            Some(seen) if !self.is_available(seen, now) => LeaseRequest::Read,
             Some(seen) => {
                 let record = self.own_record(seen, stamp);
                 match &seen.version {
-                    None => Request::Create(record),
-                    Some(version) => Request::Update(Lease {
+                    None => LeaseRequest::Create(record),
+                    Some(version) => LeaseRequest::Update(Lease {
                         version: version.clone(),
                         record,
                     }),
@@ -242,27 +242,27 @@ impl ElectionMachine {
             }
         };
         self.in_flight = Some(InFlight {
-            writes: request != Request::Read,
+            writes: request != LeaseRequest::Read,
             sent_at: now,
         });
         let give_up = now + self.timing.renew / 2;
         let give_up = self.leads_until.map_or(give_up, |until| until.min(give_up));
-        Step::Send(request, give_up)
+        ElectionStep::Send(request, give_up)
     }
 
     /// Applies the response to the last request.
-    pub fn on_response(&mut self, now: Duration, response: Response) {
+    pub fn on_response(&mut self, now: Duration, response: LeaseResponse) {
         let Some(InFlight { writes, sent_at }) = self.in_flight.take() else {
             return;
         };
-        self.stale = matches!(response, Response::Conflict | Response::Failed);
+        self.stale = matches!(response, LeaseResponse::Conflict | LeaseResponse::Failed);
         match response {
             // A holder has little time to find out who changed the lease; a candidate that lost a race has enough.
-            Response::Conflict if self.leads_until.is_some() || self.released => self.next_attempt = now,
-            Response::Conflict | Response::Failed => {
+            LeaseResponse::Conflict if self.leads_until.is_some() || self.released => self.next_attempt = now,
+            LeaseResponse::Conflict | LeaseResponse::Failed => {
                 self.next_attempt = now.max(sent_at + self.timing.retry);
             }
-            Response::Missing => {
+            LeaseResponse::Missing => {
                 match &mut self.observed {
                     Some(seen) => seen.version = None,
                     None => {
@@ -275,7 +275,7 @@ impl ElectionMachine {
                 }
                 self.next_attempt = self.next_attempt_after(now);
             }
-            Response::Lease(lease) => {
+            LeaseResponse::Lease(lease) => {
                 let is_mine = lease.record.holder == self.identity;
                 self.observe_lease(lease, now);
                 if !is_mine {

@@ -25,14 +25,14 @@ use crate::{
     },
     kube::well_known::{HOST_FIELD_MANAGER, bookkeeping::SECURE_ENDPOINT},
     leader::{
-        election::{ElectionMachine, Lease, LeaseRecord, Request, Response, Step, Timing},
+        election::{ElectionMachine, ElectionStep, Lease, LeaseRecord, LeaseRequest, LeaseResponse, Timing},
         endpoint::OwnEndpoint,
     },
 };
 
 /// Settings of leader election.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ElectionSettings {
     /// The cluster. A configuration and not a client, because the connection is not shared.
     pub config: kube::Config,
     /// Namespace of the Lease.
@@ -56,7 +56,7 @@ pub struct LeaderElector {
 
 impl LeaderElector {
     /// Starts the elector. The fence is open while this host leads.
-    pub fn start(settings: Settings, fence: WriteFence) -> anyhow::Result<Self> {
+    pub fn start(settings: ElectionSettings, fence: WriteFence) -> anyhow::Result<Self> {
         settings.timing.validate().map_err(anyhow::Error::msg)?;
         for (what, name) in [("name", &settings.name), ("namespace", &settings.namespace)] {
             let is_valid = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
@@ -108,7 +108,7 @@ impl LeaderElector {
 
 /// Runs the election until a release was requested and the lease is released.
 async fn run_election(
-    settings: &Settings,
+    settings: &ElectionSettings,
     fence: &WriteFence,
     mut release_requested: oneshot::Receiver<()>,
 ) -> anyhow::Result<()> {
@@ -123,20 +123,20 @@ async fn run_election(
         let step = election.next_step(start.elapsed(), &format_micro_time());
         announced.publish(&election, start, fence);
         match step {
-            Step::Done => return Ok(()),
-            Step::Send(request, give_up) => {
-                if matches!(request, Request::Read) && fence.term().is_some() {
+            ElectionStep::Done => return Ok(()),
+            ElectionStep::Send(request, give_up) => {
+                if matches!(request, LeaseRequest::Read) && fence.term().is_some() {
                     fence.count_reread();
                 }
                 let sending = timeout_at((start + give_up).into(), lease_client.send(&request));
                 let response = sending.await.unwrap_or_else(|_| {
                     warn!(lease = lease_client.object, "lease request timed out");
-                    Response::Failed
+                    LeaseResponse::Failed
                 });
                 election.on_response(start.elapsed(), response);
                 announced.publish(&election, start, fence);
             }
-            Step::Wait(until) => {
+            ElectionStep::Wait(until) => {
                 let leads = election.leadership(start.elapsed()).is_some();
                 tokio::select! {
                     _ = &mut release_requested, if !released => {
@@ -198,7 +198,7 @@ struct LeaseClient<'a> {
 }
 
 impl<'a> LeaseClient<'a> {
-    fn new(client: &'a ApiClient, settings: &'a Settings) -> Self {
+    fn new(client: &'a ApiClient, settings: &'a ElectionSettings) -> Self {
         let (namespace, name) = (&*settings.namespace, &*settings.name);
         let collection = format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases");
         Self {
@@ -211,10 +211,10 @@ impl<'a> LeaseClient<'a> {
         }
     }
 
-    async fn send(&self, request: &Request) -> Response {
+    async fn send(&self, request: &LeaseRequest) -> LeaseResponse {
         let response = match request {
-            Request::Read => self.client.get(&self.object).await,
-            Request::Create(record) => {
+            LeaseRequest::Read => self.client.get(&self.object).await,
+            LeaseRequest::Create(record) => {
                 let annotations = self
                     .endpoint(record)
                     .map(|endpoint| json!({SECURE_ENDPOINT: endpoint}));
@@ -227,7 +227,7 @@ impl<'a> LeaseClient<'a> {
                 let path = format!("{}?fieldManager={HOST_FIELD_MANAGER}", self.collection);
                 self.client.create(&path, lease.to_string().into_bytes()).await
             }
-            Request::Update(lease) => {
+            LeaseRequest::Update(lease) => {
                 // Null removes that of a former holder.
                 let annotations = json!({SECURE_ENDPOINT: self.endpoint(&lease.record)});
                 let patch = json!({
@@ -241,13 +241,15 @@ impl<'a> LeaseClient<'a> {
             }
         };
         match response.and_then(|bytes| parse_lease(&bytes)) {
-            Ok(lease) => Response::Lease(lease),
+            Ok(lease) => LeaseResponse::Lease(lease),
             // A creation answers 404 when the namespace is missing, which will not change at once.
-            Err(e) if e.code() == 404 && !matches!(request, Request::Create(_)) => Response::Missing,
-            Err(e) if e.code() == 409 => Response::Conflict,
+            Err(e) if e.code() == 404 && !matches!(request, LeaseRequest::Create(_)) => {
+                LeaseResponse::Missing
+            }
+            Err(e) if e.code() == 409 => LeaseResponse::Conflict,
             Err(e) => {
                 warn!(lease = self.object, "{e}");
-                Response::Failed
+                LeaseResponse::Failed
             }
         }
     }

@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info};
 
-use super::handler::Handler;
+use super::handler::SubscriptionHandler;
 use crate::{
     contract::message_memory::MessageShare,
     kube::{backoff::Backoff, key::ObjectRef, scope::Projection},
@@ -25,7 +25,7 @@ const DEPTH_INTERVAL: Duration = Duration::from_secs(15);
 /// The consumer of one subscription, in one leader term.
 pub struct Consumer {
     /// The handler of the plugin.
-    pub handler: Arc<Handler>,
+    pub handler: Arc<SubscriptionHandler>,
     /// The subscription.
     pub subscription: Arc<Subscription>,
     /// Its state and counters.

@@ -19,7 +19,7 @@ pub type HandleEnd = Result<Result<Disposition, Error>, Trap>;
 
 /// The treatment of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub enum Settlement {
     /// It is handled.
     Acknowledge,
     /// It is delivered again after this delay.
@@ -44,43 +44,43 @@ pub fn decide(
     attempts: u32,
     max: Option<u32>,
     backoff: Backoff,
-) -> Decision {
+) -> Settlement {
     let backed_off = backoff.delay(deliveries.saturating_add(1));
     let is_last = max.is_some_and(|max| attempts.saturating_add(1) >= max);
     let after = |ms: u64| Duration::from_millis(ms).min(MAX_DELAY);
     match end {
-        Ok(Ok(Disposition::Ack)) => Decision::Acknowledge,
-        Ok(Ok(Disposition::Reject(reason))) => Decision::DeadLetter(format!("rejected: {reason}")),
-        Ok(Ok(Disposition::RetryAfter(_))) if is_last => Decision::DeadLetter(format!(
+        Ok(Ok(Disposition::Ack)) => Settlement::Acknowledge,
+        Ok(Ok(Disposition::Reject(reason))) => Settlement::DeadLetter(format!("rejected: {reason}")),
+        Ok(Ok(Disposition::RetryAfter(_))) if is_last => Settlement::DeadLetter(format!(
             "retried {} times, as often as maxDeliveries allows",
             attempts + 1
         )),
-        Ok(Ok(Disposition::RetryAfter(ms))) => Decision::Retry {
+        Ok(Ok(Disposition::RetryAfter(ms))) => Settlement::Retry {
             delay: after(*ms),
             counts: true,
             why: "its plugin asks for it".into(),
         },
-        Ok(Err(Error::Throttled(ms))) => Decision::Retry {
+        Ok(Err(Error::Throttled(ms))) => Settlement::Retry {
             delay: after(*ms).max(backoff.max_delay(1)),
             counts: false,
             why: format!("throttled for {ms} ms"),
         },
-        Ok(Err(error)) => Decision::Retry {
+        Ok(Err(error)) => Settlement::Retry {
             delay: backed_off,
             counts: false,
             why: describe_error(error),
         },
         // The host had no memory or instance: it is no verdict on the message.
-        Err(trap @ Trap::HostExhausted(_)) => Decision::Retry {
+        Err(trap @ Trap::HostExhausted(_)) => Settlement::Retry {
             delay: backed_off,
             counts: false,
             why: trap.to_string(),
         },
-        Err(trap) if is_last => Decision::DeadLetter(format!(
+        Err(trap) if is_last => Settlement::DeadLetter(format!(
             "the plugin {trap}, in each of {} deliveries that count",
             attempts + 1
         )),
-        Err(trap) => Decision::Retry {
+        Err(trap) => Settlement::Retry {
             delay: backed_off,
             counts: true,
             why: format!("the plugin {trap}"),
@@ -120,7 +120,7 @@ mod tests {
 
     const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
-    fn decided(end: HandleEnd, deliveries: u32, attempts: u32, max: Option<u32>) -> Decision {
+    fn decided(end: HandleEnd, deliveries: u32, attempts: u32, max: Option<u32>) -> Settlement {
         decide(&end, deliveries, attempts, max, BACKOFF)
     }
 
@@ -135,7 +135,7 @@ mod tests {
         ] {
             for deliveries in [0, 3, 1000] {
                 let decision = decided(Ok(Err(error.clone())), deliveries, 1000, Some(1));
-                let Decision::Retry { delay, counts, .. } = decision else {
+                let Settlement::Retry { delay, counts, .. } = decision else {
                     panic!("{decision:?}")
                 };
                 assert_eq!((delay, counts), (BACKOFF.max_delay(deliveries + 1), false));
@@ -143,10 +143,10 @@ mod tests {
         }
         let exhausted = decided(Err(Trap::HostExhausted("full".into())), 0, 9, Some(1));
         assert!(
-            matches!(exhausted, Decision::Retry { counts: false, .. }),
+            matches!(exhausted, Settlement::Retry { counts: false, .. }),
             "{exhausted:?}"
         );
-        let Decision::Retry { delay, .. } = decided(Ok(Err(Error::Throttled(5000))), 0, 0, None) else {
+        let Settlement::Retry { delay, .. } = decided(Ok(Err(Error::Throttled(5000))), 0, 0, None) else {
             panic!("retried")
         };
         assert_eq!(delay, Duration::from_secs(5));
@@ -175,19 +175,22 @@ mod tests {
     fn rejection_and_the_last_attempt_dead_letter_with_a_reason() {
         assert_eq!(
             decided(Ok(Ok(Disposition::Ack)), 9, 9, Some(1)),
-            Decision::Acknowledge
+            Settlement::Acknowledge
         );
         let rejected = decided(Ok(Ok(Disposition::Reject("no such project".into()))), 0, 0, None);
-        assert_eq!(rejected, Decision::DeadLetter("rejected: no such project".into()));
+        assert_eq!(
+            rejected,
+            Settlement::DeadLetter("rejected: no such project".into())
+        );
         let retry = |attempts, max| decided(Ok(Ok(Disposition::RetryAfter(2000))), attempts, attempts, max);
         assert!(
-            matches!(retry(0, Some(3)), Decision::Retry { counts: true, delay, .. } if delay == Duration::from_secs(2))
+            matches!(retry(0, Some(3)), Settlement::Retry { counts: true, delay, .. } if delay == Duration::from_secs(2))
         );
-        assert!(matches!(retry(1, Some(3)), Decision::Retry { .. }));
-        assert!(matches!(retry(2, Some(3)), Decision::DeadLetter(why) if why.contains("3 times")));
-        assert!(matches!(retry(1000, None), Decision::Retry { .. }), "no limit");
+        assert!(matches!(retry(1, Some(3)), Settlement::Retry { .. }));
+        assert!(matches!(retry(2, Some(3)), Settlement::DeadLetter(why) if why.contains("3 times")));
+        assert!(matches!(retry(1000, None), Settlement::Retry { .. }), "no limit");
         let trap = |attempts| decided(Err(Trap::Other("trapped".into())), 0, attempts, Some(2));
-        assert!(matches!(trap(0), Decision::Retry { counts: true, .. }));
-        assert!(matches!(trap(1), Decision::DeadLetter(_)));
+        assert!(matches!(trap(0), Settlement::Retry { counts: true, .. }));
+        assert!(matches!(trap(1), Settlement::DeadLetter(_)));
     }
 }

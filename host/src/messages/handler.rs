@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, info, trace_span, warn};
 
-use super::decision::{Decision, HandleEnd, decide, rate_build};
+use super::decision::{HandleEnd, Settlement, decide, rate_build};
 use crate::{
     contract::{
         bindings::{messages::Delivery, types::UpstreamRef},
@@ -21,7 +21,7 @@ use crate::{
     policy::grants::Subscription,
     reconcile::{Controller, lifecycle::plugin_target},
     recording::recorder::{CallInfo, CallInput},
-    sandbox::capabilities::Call,
+    sandbox::capabilities::PluginCall,
     upstream::{DeadLetter, HandleResult, IncomingMessage, QueuedMessage, SubscriptionStats},
 };
 
@@ -29,7 +29,7 @@ use crate::{
 const MAX_PROBLEM_BYTES: usize = 512;
 
 /// The message handler of one build.
-pub struct Handler {
+pub struct SubscriptionHandler {
     /// Services that calls use, the registry, and the engine.
     pub controller: Arc<Controller>,
     /// The build.
@@ -40,7 +40,7 @@ pub struct Handler {
     pub workers: Semaphore,
 }
 
-impl Handler {
+impl SubscriptionHandler {
     /// Handles a message to its end: acknowledged, delayed, dead-lettered, or back in its queue. Once `stop` is cancelled, it
     /// is not handled again.
     pub async fn handle(
@@ -60,11 +60,11 @@ impl Handler {
                     let max = subscription.max_deliveries();
                     decide(&end, deliveries, attempts, max, subscription.backoff())
                 }
-                Err(too_large) => Decision::DeadLetter(too_large),
+                Err(too_large) => Settlement::DeadLetter(too_large),
             };
             match decision {
                 // In order: the message keeps its place, and those behind it wait.
-                Decision::Retry { delay, counts, why } if subscription.ordered => {
+                Settlement::Retry { delay, counts, why } if subscription.ordered => {
                     self.report_problem(stats, &message, &why);
                     stats.count(HandleResult::Retried);
                     message.count_delivery(counts);
@@ -79,7 +79,7 @@ impl Handler {
                     match decision {
                         // Its delay queue can't be used. The message keeps its place as in an ordered subscription: a
                         // classic queue would not count that it was delivered.
-                        Decision::Retry { counts, .. } if goes_on => {
+                        Settlement::Retry { counts, .. } if goes_on => {
                             stats.count(HandleResult::Retried);
                             message.count_delivery(counts);
                         }
@@ -111,15 +111,15 @@ impl Handler {
         subscription: &Subscription,
         stats: &SubscriptionStats,
         message: &QueuedMessage,
-        decision: &Decision,
+        decision: &Settlement,
     ) -> Result<(), Duration> {
         let (settled, result) = match decision {
-            Decision::Acknowledge => (message.acknowledge().await, HandleResult::Acknowledged),
-            Decision::Retry { delay, counts, why } => {
+            Settlement::Acknowledge => (message.acknowledge().await, HandleResult::Acknowledged),
+            Settlement::Retry { delay, counts, why } => {
                 self.report_problem(stats, message, why);
                 (message.delay(*delay, *counts).await, HandleResult::Retried)
             }
-            Decision::DeadLetter(reason) => {
+            Settlement::DeadLetter(reason) => {
                 self.report_problem(stats, message, reason);
                 let target = subscription.dead_letter.as_ref();
                 let letter = DeadLetter {
@@ -210,7 +210,7 @@ impl Handler {
             Ok(target) => target,
             Err(why) => return Err(Trap::Other(why)),
         };
-        let mut call = Call::message(plugin.policy.clone(), target, upstream.namespace.as_str().into());
+        let mut call = PluginCall::message(plugin.policy.clone(), target, upstream.namespace.as_str().into());
         let id = call.context.id;
         let key = ObjectRef::new(plugin::kind(), "", plugin.name());
         call.mode = self.controller.services.recordings.begin_call(&key, || CallInfo {

@@ -30,7 +30,7 @@ pub use crate::contract::host_calls::HostCall;
 use crate::kube::key::Gvk;
 
 /// Labels of a series. The `controller` of controller-runtime is a plugin here.
-pub type Labels = Vec<(&'static str, Arc<str>)>;
+pub type MetricLabels = Vec<(&'static str, Arc<str>)>;
 
 /// Buckets for the seconds until another server has answered.
 const REQUEST_SECONDS: [f64; 12] = [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
@@ -38,7 +38,7 @@ const REQUEST_SECONDS: [f64; 12] = [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0,
 pub const MAX_UPSTREAMS: usize = 500;
 
 /// A family of histograms.
-type Histograms = Family<Labels, Histogram, fn() -> Histogram>;
+type Histograms = Family<MetricLabels, Histogram, fn() -> Histogram>;
 
 /// The metrics of the host.
 pub struct Metrics {
@@ -48,7 +48,7 @@ pub struct Metrics {
     rest: RestClient,
     upstreams: Family<Upstream, Counter>,
     upstream_seconds: Histograms,
-    published: Family<Labels, Counter>,
+    published: Family<MetricLabels, Counter>,
     known_upstreams: Mutex<HashSet<Arc<str>>>,
 }
 
@@ -101,7 +101,7 @@ pub enum PublishResult {
 pub struct RestClient {
     requests: Family<Request, Counter>,
     seconds: Family<Verb, Histogram, fn() -> Histogram>,
-    watch_events: Family<Labels, Counter>,
+    watch_events: Family<MetricLabels, Counter>,
 }
 
 impl RestClient {

@@ -11,7 +11,7 @@ use super::{
     merge::{set_field, three_way_patch},
 };
 use crate::{
-    client::api::{ApiError, PatchType, Resource, parse_response},
+    client::api::{ApiError, PatchType, ServedResource, parse_response},
     kube::{
         key::{Gvk, ObjectRef},
         scope::Projection,
@@ -81,7 +81,7 @@ impl Planner {
     async fn kubectl_apply(
         &self,
         key: &ObjectRef,
-        resource: &Resource,
+        resource: &ServedResource,
         object: &Value,
     ) -> Result<(), ApiError> {
         let path = resource.object(key);

@@ -18,14 +18,16 @@ use serde_json::Value;
 
 use super::{merge::is_same_state, secrets};
 use crate::{
-    client::api::{ApiClient, ApiError, CollectionOverlay, Interceptor, Target, WriteRequest, WriteResponse},
+    client::api::{
+        ApiClient, ApiError, ApiTarget, CollectionOverlay, Interceptor, WriteRequest, WriteResponse,
+    },
     kube::{
         key::{Gvk, ObjectRef},
         object::Labels,
         selector::Selector,
     },
     sandbox::services::Services,
-    schedule::dependencies::Dependency,
+    schedule::dependencies::ReadDependency,
     upstream,
 };
 
@@ -35,7 +37,7 @@ const FIRST_PLANNED_VERSION: u64 = 1 << 62;
 /// State of one object that the plan writes.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    target: Target,
+    target: ApiTarget,
     /// The cluster; empty for the host's own.
     cluster: Arc<str>,
     /// The live object; `None` if it does not exist.
@@ -53,7 +55,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    fn new(target: &Target, live: Option<Value>) -> Self {
+    fn new(target: &ApiTarget, live: Option<Value>) -> Self {
         Self {
             target: target.clone(),
             cluster: Arc::default(),
@@ -94,7 +96,7 @@ pub const PUBLISH: &str = "PUBLISH";
 
 /// A request to an upstream that is not sent.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Request {
+pub struct UnsentRequest {
     /// The object whose reconcile makes the request.
     pub by: String,
     /// Namespace and name of the Upstream.
@@ -150,7 +152,7 @@ struct State {
     run: Run,
     /// Objects that depend on the assumed response of a request that was not sent.
     guessed: HashSet<ObjectRef>,
-    requests: Vec<Request>,
+    requests: Vec<UnsentRequest>,
     events: Vec<PlannedEvent>,
     /// Values of all Secrets that were read or written.
     secrets: BTreeSet<Vec<u8>>,
@@ -162,9 +164,9 @@ struct State {
 
 impl State {
     /// Adds a request. A later reconcile repeats it, perhaps as a guess: it is reported once.
-    fn add_request(&mut self, request: Request) {
-        let is_repeated = |r: &Request| {
-            Request {
+    fn add_request(&mut self, request: UnsentRequest) {
+        let is_repeated = |r: &UnsentRequest| {
+            UnsentRequest {
                 guess: request.guess,
                 ..r.clone()
             } == request
@@ -237,7 +239,7 @@ impl Overlay {
     }
 
     /// Ends the current reconcile. If it read an object that depends on an assumed response, its writes do so as well.
-    pub fn end_run(&self, reads: &[Dependency]) -> RunOutcome {
+    pub fn end_run(&self, reads: &[ReadDependency]) -> RunOutcome {
         let others = self.list_others();
         let read = self.has_guessed(reads) || others.iter().any(|other| other.has_guessed(reads));
         let mut outcome = self.finish_run(read);
@@ -248,14 +250,14 @@ impl Overlay {
     }
 
     /// The current reconcile read an object that depends on an assumed response.
-    fn has_guessed(&self, reads: &[Dependency]) -> bool {
+    fn has_guessed(&self, reads: &[ReadDependency]) -> bool {
         self.with_state(|state| {
             let foreign = |key: &&ObjectRef| Some(*key) != state.run.subject.as_ref();
             let mut guessed = state.guessed.iter().filter(foreign);
             guessed.any(|guessed| {
                 reads.iter().any(|read| match read {
-                    Dependency::Object(key, _) | Dependency::Owned(key, _) => key == guessed,
-                    Dependency::List(list) => {
+                    ReadDependency::Object(key, _) | ReadDependency::Owned(key, _) => key == guessed,
+                    ReadDependency::List(list) => {
                         list.gvk == guessed.gvk
                             && list.cluster == guessed.cluster
                             && (list.namespace.is_empty() || list.namespace == guessed.namespace)
@@ -298,7 +300,7 @@ impl Overlay {
             exchange => exchange,
         };
         self.with_state(|state| {
-            let request = Request {
+            let request = UnsentRequest {
                 by: state.run.by.clone(),
                 upstream: format!("{}/{}", upstream.namespace, upstream.name),
                 method: PUBLISH.into(),
@@ -314,11 +316,11 @@ impl Overlay {
     pub fn record_request(
         &self,
         upstream: &upstream::UpstreamObject,
-        request: &upstream::Request,
-    ) -> upstream::Response {
+        request: &upstream::UpstreamRequest,
+    ) -> upstream::UpstreamResponse {
         let body = display_body(request.body.as_deref().unwrap_or_default());
         self.with_state(|state| {
-            let request = Request {
+            let request = UnsentRequest {
                 by: state.run.by.clone(),
                 upstream: format!("{}/{}", upstream.namespace, upstream.name),
                 method: request.method.clone(),
@@ -329,7 +331,7 @@ impl Overlay {
             state.run.outcome.guess = true;
             state.add_request(request);
         });
-        upstream::Response {
+        upstream::UpstreamResponse {
             status: 200,
             headers: vec![
                 ("content-type".into(), "application/json".into()),
@@ -371,7 +373,7 @@ impl Overlay {
     }
 
     /// Recorded requests and Events, in order.
-    pub fn recorded_effects(&self) -> (Vec<Request>, Vec<PlannedEvent>) {
+    pub fn recorded_effects(&self) -> (Vec<UnsentRequest>, Vec<PlannedEvent>) {
         self.with_state(|state| (state.requests.clone(), state.events.clone()))
     }
 
@@ -407,7 +409,7 @@ impl Overlay {
 
 impl Interceptor for Overlay {
     fn intercept_get(&self, path: &str) -> Option<Result<Bytes, ApiError>> {
-        let target = Target::parse(path)?;
+        let target = ApiTarget::parse(path)?;
         let path = target.object(&target.name);
         self.with_state(|state| {
             let entry = state.entries.get(&path)?;
@@ -419,7 +421,7 @@ impl Interceptor for Overlay {
     }
 
     fn overlay_collection(&self, path: &str) -> Option<CollectionOverlay> {
-        let list = Target::parse(path)?;
+        let list = ApiTarget::parse(path)?;
         let selector = list.parameter("labelSelector").map(Selector::parse);
         let selector = selector.and_then(Result::ok);
         let selected = |object: &Value| {
@@ -438,7 +440,7 @@ impl Interceptor for Overlay {
                 objects: Vec::new(),
             };
             for entry in entries {
-                let Target { namespace, name, .. } = &entry.target;
+                let ApiTarget { namespace, name, .. } = &entry.target;
                 collected.names.insert((namespace.clone(), name.clone()));
                 let planned = entry.planned.iter().filter(|p| selected(p));
                 collected.objects.extend(planned.map(Value::to_string));
@@ -489,8 +491,8 @@ impl upstream::DryRun for Overlay {
     fn answer_request(
         &self,
         upstream: &upstream::UpstreamObject,
-        request: &upstream::Request,
-    ) -> upstream::Response {
+        request: &upstream::UpstreamRequest,
+    ) -> upstream::UpstreamResponse {
         if !self.may_connect(upstream) {
             self.assume_health(upstream);
         }
@@ -534,7 +536,7 @@ fn object_ref(object: &Value) -> ObjectRef {
     )
 }
 
-fn not_found(target: &Target) -> ApiError {
+fn not_found(target: &ApiTarget) -> ApiError {
     status_error(
         404,
         "NotFound",
@@ -573,7 +575,7 @@ mod tests {
             ("gone", Some(map("gone", "x")), None),
         ] {
             let path = format!("/api/v1/namespaces/n/configmaps/{name}");
-            let target = Target::parse(&path).expect("an object");
+            let target = ApiTarget::parse(&path).expect("an object");
             let entry = Entry {
                 planned,
                 ..Entry::new(&target, live)
@@ -626,7 +628,7 @@ mod tests {
     fn reconcile_that_reads_a_guess_is_a_guess() {
         let overlay = overlay();
         let path = "/api/v1/namespaces/n/configmaps/new";
-        let guess = |by: &ObjectRef, assumed: bool, reads: &[Dependency]| {
+        let guess = |by: &ObjectRef, assumed: bool, reads: &[ReadDependency]| {
             overlay.begin_run("it", Some(by.clone()));
             overlay.with_state(|state| {
                 state.run.outcome.guess = assumed;
@@ -636,7 +638,7 @@ mod tests {
         };
         let [one, other] = ["one", "other"].map(|name| ObjectRef::new(Gvk::new("g", "v1", "A"), "n", name));
         let new = object_ref(&map("new", "x"));
-        let reads = [Dependency::Object(new, Projection::Full)];
+        let reads = [ReadDependency::Object(new, Projection::Full)];
         assert!(!guess(&one, false, &reads), "there is no guess yet");
         assert!(guess(&one, true, &[]));
         assert!(overlay.changes().iter().any(|e| e.guess));

@@ -18,11 +18,11 @@ use crate::{
         self, LoadError, Plugin, SlotId,
         canary_selector::CanarySelector,
         config_of_spec, load, load_for_object,
-        spec::{PluginSpec, Source},
+        spec::{ComponentSource, PluginSpec},
     },
     policy::grants::Grants,
     rollout::PluginObjects,
-    settings::Settings,
+    settings::HostSettings,
 };
 
 /// Number of `Plugin` objects per list response.
@@ -217,7 +217,7 @@ impl Planner {
 
     async fn load_component(&self, path: &Path, config: Option<&str>) -> anyhow::Result<Plugin> {
         let wasm = std::fs::read(path).with_context(|| format!("the component {}", path.display()))?;
-        let Settings { grants, limits, .. } = &*self.settings;
+        let HostSettings { grants, limits, .. } = &*self.settings;
         let plugin = load(&self.controller.engine, wasm, config, grants, limits).await;
         let plugin = plugin.map_err(|why| anyhow::anyhow!("{}: {why}", path.display()))?;
         Ok(Plugin {
@@ -237,7 +237,7 @@ impl Planner {
         // The name of the plugin it replaces is in its descriptor, so it is loaded before its configuration is known.
         let build = self.load_component(path, None).await?;
         let refused = |why: LoadError| anyhow::anyhow!("{}: {why}", path.display());
-        let Settings { grants, limits, .. } = &*self.settings;
+        let HostSettings { grants, limits, .. } = &*self.settings;
         let Some(before) = policies.get(&**build.name()) else {
             let plugin = build.reconfigure(Some(own.as_deref().unwrap_or("{}")), grants, limits);
             return Ok((SlotId::file(path.display().to_string()), plugin.map_err(refused)?));
@@ -292,7 +292,7 @@ impl Planner {
         pulling: &PluginObjects,
         name: &str,
         spec: &PluginSpec,
-        source: &Source,
+        source: &ComponentSource,
     ) -> Result<Plugin, LoadError> {
         let host_policy = &self.settings.grants.components;
         let wasm = match (&source.oci, &source.file) {

@@ -5,17 +5,17 @@ use serde_json::Value;
 
 use super::{
     diff::{DisplayFilter, unified_diff},
-    overlay::{Entry, PUBLISH, PlannedEvent, Request},
+    overlay::{Entry, PUBLISH, PlannedEvent, UnsentRequest},
 };
 use crate::reconcile::run_once::ReconcileStep;
 
 /// Result of a plan.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Report {
+pub struct PlanReport {
     /// Objects that would be created, changed or deleted, in order of their names.
-    pub changes: Vec<Change>,
+    pub changes: Vec<PlannedChange>,
     /// Requests to upstreams that would be sent.
-    pub requests: Vec<Request>,
+    pub requests: Vec<UnsentRequest>,
     /// Events that would be written.
     pub events: Vec<PlannedEvent>,
     /// Results of the reconciles, by object.
@@ -27,13 +27,13 @@ pub struct Report {
 /// Planned change of one object.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Change {
+pub struct PlannedChange {
     /// Kind, namespace and name.
     pub object: String,
     /// Its API group and version.
     pub api_version: String,
     /// Kind of change.
-    pub action: Action,
+    pub action: PlannedAction,
     /// Reconciled objects and files that cause the change.
     pub by: Vec<String>,
     /// Parts of the change that the API server could not validate, with the reason.
@@ -51,7 +51,7 @@ pub struct Change {
 /// Kind of change of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Action {
+pub enum PlannedAction {
     /// The object does not exist yet.
     Create,
     /// The object differs from the live one.
@@ -117,15 +117,15 @@ impl Verdict {
     }
 }
 
-impl Change {
+impl PlannedChange {
     /// The change of an entry, redacted; `None` if its displayed states do not differ.
     pub(super) fn from_entry(entry: &Entry, filter: &DisplayFilter) -> Option<Self> {
         let key = entry.object_ref()?;
         let (live, planned) = filter.display_states(entry.live.as_ref(), entry.planned.as_ref());
         let action = match (&live, &planned) {
-            (None, _) => Action::Create,
-            (_, None) => Action::Delete,
-            _ => Action::Update,
+            (None, _) => PlannedAction::Create,
+            (_, None) => PlannedAction::Delete,
+            _ => PlannedAction::Update,
         };
         let diff = unified_diff(&key.to_string(), live.as_ref(), planned.as_ref());
         (!diff.is_empty()).then(|| Self {
@@ -142,7 +142,7 @@ impl Change {
     }
 }
 
-impl Report {
+impl PlanReport {
     /// Returns `true` if any object or upstream would change.
     pub fn has_changes(&self) -> bool {
         !self.changes.is_empty() || !self.requests.is_empty()
@@ -183,9 +183,9 @@ impl Report {
         };
         for change in &self.changes {
             let action = match change.action {
-                Action::Create => "created",
-                Action::Update => "changed",
-                Action::Delete => "deleted",
+                PlannedAction::Create => "created",
+                PlannedAction::Update => "changed",
+                PlannedAction::Delete => "deleted",
             };
             print_lines(&format!(
                 "# {} is {action} by {}",

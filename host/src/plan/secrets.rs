@@ -4,11 +4,11 @@
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::Value;
 
-use crate::client::api::Target;
+use crate::client::api::ApiTarget;
 
 /// Extracts the values of Secrets from the body of a request or response; empty if the path is not one of Secrets.
 pub fn extract_values(path: &str, body: &[u8]) -> Vec<Vec<u8>> {
-    let target = Target::parse(path);
+    let target = ApiTarget::parse(path);
     if !target.is_some_and(|t| t.is_secret()) {
         return Vec::new();
     }

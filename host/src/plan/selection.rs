@@ -6,14 +6,14 @@ use anyhow::bail;
 
 use super::{PlanRequest, Planner, SYNC_TIMEOUT};
 use crate::{
-    cache::store::Query,
+    cache::store::ListQuery,
     client::api::ApiError,
     cluster::{ClusterObject, cluster_gvk},
     kube::{
         key::{Gvk, ObjectRef},
         scope::Projection,
     },
-    plugin::{Kind, Plugin},
+    plugin::{Plugin, PluginKind},
     sandbox::services::SharedCache,
     schedule::host_lane::HostLane,
     upstream,
@@ -37,7 +37,7 @@ impl Planner {
             let Ok(serving) = informers.wait_synced(&scope, SYNC_TIMEOUT).await else {
                 continue;
             };
-            for (key, object) in store.list(&serving, &Query::default()) {
+            for (key, object) in store.list(&serving, &ListQuery::default()) {
                 let connected = match ClusterObject::from_object(&object) {
                     Ok(cluster) => {
                         let secret = cluster.kubeconfig_secret();
@@ -125,7 +125,7 @@ impl Planner {
         notes: &mut Vec<String>,
     ) -> anyhow::Result<Vec<ObjectRef>> {
         let serving = self.controller.registry.serving();
-        let kinds: Vec<&Kind> = serving.iter().flat_map(|p| &p.kinds).collect();
+        let kinds: Vec<&PluginKind> = serving.iter().flat_map(|p| &p.kinds).collect();
         let ours = |key: &&ObjectRef| {
             kinds
                 .iter()
@@ -175,10 +175,10 @@ impl Planner {
                     continue;
                 };
                 let (scope, _) = cache.informers.ensure_informer(&scope);
-                let query = Query {
+                let query = ListQuery {
                     namespace: plan_request.namespace.as_deref().unwrap_or_default(),
                     labels: kind.selector.as_ref(),
-                    ..Query::default()
+                    ..ListQuery::default()
                 };
                 let found = self.services.cache.store.list(&scope, &query);
                 all.extend(found.into_iter().map(|(key, _)| key));
@@ -192,7 +192,7 @@ impl Planner {
         &self,
         plan_request: &PlanRequest,
         named: &str,
-        kinds: &[&Kind],
+        kinds: &[&PluginKind],
     ) -> anyhow::Result<ObjectRef> {
         let Some((kind, name)) = named
             .split_once('/')

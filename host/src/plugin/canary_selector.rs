@@ -3,7 +3,7 @@
 use sha2::{Digest, Sha256};
 
 use super::spec::CanaryObjects;
-use crate::kube::{object::Object, selector::Selector};
+use crate::kube::{object::KubeObject, selector::Selector};
 
 /// The objects that a canary reconciles.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl CanarySelector {
     }
 
     /// True when the canary reconciles this object.
-    pub fn matches(&self, object: &Object) -> bool {
+    pub fn matches(&self, object: &KubeObject) -> bool {
         match self {
             Self::Weight(weight) => percentile_of(&object.uid) < *weight,
             Self::Selector(selector) => selector.matches(&object.labels),
@@ -60,9 +60,9 @@ mod tests {
     use super::*;
     use crate::kube::key::Gvk;
 
-    fn object(uid: &str, label: &str) -> Object {
+    fn object(uid: &str, label: &str) -> KubeObject {
         let json = format!(r#"{{"metadata":{{"name":"a","uid":"{uid}","labels":{{"tier":"{label}"}}}}}}"#);
-        Object::parse(&Gvk::new("g", "v1", "A"), json.as_bytes())
+        KubeObject::parse(&Gvk::new("g", "v1", "A"), json.as_bytes())
             .expect("an object")
             .1
     }

@@ -7,12 +7,12 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::{
-    LoadError, Plugin, Registry, load,
+    LoadError, Plugin, PluginRegistry, load,
     spec::{PluginObject, PluginSpec, RolledBack},
 };
 use crate::{
-    contract::limits::Limits,
-    kube::{hash::encode_hex, object::Object, well_known::plugin_reason},
+    contract::limits::PluginLimits,
+    kube::{hash::encode_hex, object::KubeObject, well_known::plugin_reason},
     policy::grants::Grants,
     sandbox::engine::Engine,
 };
@@ -24,7 +24,7 @@ pub fn config_of_spec(spec: &PluginSpec) -> String {
 
 impl PluginSpec {
     /// Parses the spec of a stored object and checks its grants. The error names the field.
-    pub fn parse(object: &Object) -> Result<Self, LoadError> {
+    pub fn parse(object: &KubeObject) -> Result<Self, LoadError> {
         let invalid = |e: String| LoadError::new(plugin_reason::INVALID_SPEC, e);
         let read: PluginObject =
             serde_json::from_slice(&object.json.text()).map_err(|e| invalid(e.to_string()))?;
@@ -35,7 +35,7 @@ impl PluginSpec {
 }
 
 /// The rollback that the status of a stored `Plugin` object records. The spec need not be valid.
-pub fn recorded_rollback(object: &Object) -> Option<RolledBack> {
+pub fn recorded_rollback(object: &KubeObject) -> Option<RolledBack> {
     #[derive(Deserialize)]
     struct StatusOnly {
         status: Option<RollbackOnly>,
@@ -53,11 +53,11 @@ pub fn recorded_rollback(object: &Object) -> Option<RolledBack> {
 /// compiled is not compiled a second time.
 pub async fn load_for_object(
     engine: &Arc<Engine>,
-    registry: &Registry,
+    registry: &PluginRegistry,
     name: &str,
     spec: &PluginSpec,
     wasm: Vec<u8>,
-    limits: &Limits,
+    limits: &PluginLimits,
 ) -> Result<Plugin, LoadError> {
     let config = config_of_spec(spec);
     let grants = Grants::from_object(name, spec.grant());

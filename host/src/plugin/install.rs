@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 pub use super::summary::escape_controls;
 use super::{
     Plugin,
-    spec::{PluginObject, PluginSpec, Source, Verify},
+    spec::{ComponentSource, PluginObject, PluginSpec, VerifySpec},
     summary,
 };
 use crate::{
@@ -33,7 +33,7 @@ pub struct InstallOptions {
     /// Origins of entries of `secrets` that have none in the manifest.
     pub origins: Vec<OriginPattern>,
     /// Signatures that the component must carry.
-    pub verify: Option<Verify>,
+    pub verify: Option<VerifySpec>,
     /// Configuration of the plugin.
     pub config: Option<Map<String, Value>>,
 }
@@ -87,7 +87,7 @@ impl Installation {
     /// that the options leave open keep their values.
     pub fn plan(
         build: &Plugin,
-        source: Source,
+        source: ComponentSource,
         host: &ServiceAccount,
         options: InstallOptions,
         before: Option<PluginSpec>,
@@ -307,7 +307,7 @@ mod tests {
         let grants: Permissions =
             serde_saphyr::from_str("kubernetes: [{kinds: [ConfigMap], verbs: [create]}]")
                 .expect("permissions");
-        let mut before = PluginSpec::new(Source {
+        let mut before = PluginSpec::new(ComponentSource {
             oci: None,
             file: None,
         });

@@ -2,7 +2,7 @@
 //!
 //! A slot belongs to a component file or to a `Plugin` object. What happens to it changes what is known of its builds, and
 //! one function chooses those that serve ([`slot::choose`]):
-//! - a new build is loaded, and recordings were replayed with it ([`Registry::serve`] in `registry/activation.rs`, called by
+//! - a new build is loaded, and recordings were replayed with it ([`PluginRegistry::serve`] in `registry/activation.rs`, called by
 //!   `rollout`), or the canary beside it (`registry/canary.rs`);
 //! - the host's policy, the keys of a spec or the grants of a plugin change (`registry/policy.rs`);
 //! - calls of a build fail more often than those of the build before or beside it, or another process has found that
@@ -28,7 +28,7 @@ use tokio::sync::Notify;
 
 use self::slot::Slot;
 pub use self::{
-    report::{CanaryReport, PreflightDifference, PreflightReport, Report},
+    report::{CanaryReport, PreflightDifference, PreflightReport, SlotReport},
     rollback::Rollback,
     slot::SlotChange,
 };
@@ -36,7 +36,7 @@ use super::{HookState, LoadError, LoadState, Plugin, SlotId, health::CallSubject
 use crate::{
     kube::{
         key::{Gvk, ObjectRef},
-        object::Object,
+        object::KubeObject,
         well_known::plugin_reason,
     },
     policy::components::ComponentPolicy,
@@ -46,7 +46,7 @@ type Slots = BTreeMap<SlotId, Slot>;
 
 /// Registry of the plugins of this host.
 #[derive(Default)]
-pub struct Registry {
+pub struct PluginRegistry {
     slots: RwLock<Slots>,
     /// The host's policy of components.
     policy: RwLock<ComponentPolicy>,
@@ -62,7 +62,7 @@ pub struct Registry {
     require_service_account: bool,
 }
 
-impl Registry {
+impl PluginRegistry {
     /// Sets whether plugins need a service account of their own.
     pub fn require_service_account(self, require_service_account: bool) -> Self {
         Self {
@@ -92,7 +92,7 @@ impl Registry {
     }
 
     /// The build that reconciles an object: a canary where its selector matches.
-    pub fn find_for_object(&self, gvk: &Gvk, object: &Object) -> Option<Arc<Plugin>> {
+    pub fn find_for_object(&self, gvk: &Gvk, object: &KubeObject) -> Option<Arc<Plugin>> {
         let slots = self.slots.read();
         let (slot, serving) = slots.values().find_map(|slot| {
             let serving = slot.serving().filter(|p| p.kind(gvk).is_some())?;
@@ -211,7 +211,7 @@ impl Registry {
         self.rescan.notify_one();
     }
 
-    /// Waits until [`Registry::request_rescan`] has been called.
+    /// Waits until [`PluginRegistry::request_rescan`] has been called.
     pub async fn rescan_requested(&self) {
         self.rescan.notified().await;
     }
@@ -269,7 +269,7 @@ impl Registry {
     }
 
     /// The state of a file or object.
-    pub fn report(&self, id: &SlotId) -> Option<Report> {
+    pub fn report(&self, id: &SlotId) -> Option<SlotReport> {
         let slots = self.slots.read();
         slots.get(id).map(|slot| slot.report(id))
     }
@@ -294,7 +294,7 @@ impl Registry {
     }
 
     /// The states of all files and objects.
-    pub fn reports(&self) -> Vec<Report> {
+    pub fn reports(&self) -> Vec<SlotReport> {
         let slots = self.slots.read();
         slots.iter().map(|(id, slot)| slot.report(id)).collect()
     }

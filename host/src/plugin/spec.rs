@@ -45,7 +45,7 @@ use crate::{
 ]))]
 pub struct PluginSpec {
     /// Source of the component.
-    pub source: Source,
+    pub source: ComponentSource,
     /// Home cluster of the plugin: namespace and name of the `Cluster` whose objects it reconciles, such as
     /// `fleet/onboarding`. References, lists and entries of `grants.kubernetes` without a cluster are about it, and
     /// `in-cluster` is the host's own. When unset, the plugin reconciles objects of the host's own cluster. Immutable.
@@ -54,7 +54,7 @@ pub struct PluginSpec {
     pub cluster: Option<String>,
     /// Signatures that the component must carry. When unset, signatures are not verified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub verify: Option<Verify>,
+    pub verify: Option<VerifySpec>,
     /// Service account that the plugin acts as. The host impersonates it for the plugin's requests, and RBAC must allow
     /// them and the plugin's reads from the cache. When unset, requests are made with the host's own identity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -82,12 +82,12 @@ pub struct PluginSpec {
     /// Second build that reconciles a subset of the objects. It is rolled back automatically if it performs worse than
     /// the primary build.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub canary: Option<Canary>,
+    pub canary: Option<CanarySpec>,
 }
 
 impl PluginSpec {
     /// A spec with this source and nothing else: no permissions, and the host's defaults.
-    pub fn new(source: Source) -> Self {
+    pub fn new(source: ComponentSource) -> Self {
         Self {
             source,
             cluster: None,
@@ -139,7 +139,7 @@ impl PluginSpec {
 #[schemars(extend("x-kubernetes-validations" = [
     {"rule": "has(self.oci) != has(self.file)", "message": "exactly one of oci and file must be set"},
 ]))]
-pub struct Source {
+pub struct ComponentSource {
     /// Component in an OCI registry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oci: Option<Oci>,
@@ -150,7 +150,7 @@ pub struct Source {
     pub file: Option<String>,
 }
 
-impl std::fmt::Display for Source {
+impl std::fmt::Display for ComponentSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (&self.oci, &self.file) {
             (Some(oci), _) => f.write_str(&oci.reference),
@@ -194,7 +194,7 @@ pub struct SecretName {
     {"rule": "(has(self.keys) && size(self.keys) > 0) || (has(self.keysFrom) && size(self.keysFrom) > 0)",
         "message": "at least one of keys and keysFrom is required"},
 ]))]
-pub struct Verify {
+pub struct VerifySpec {
     /// Trusted public keys in PEM format, as `cosign generate-key-pair` writes them to `cosign.pub`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub keys: Vec<String>,
@@ -254,9 +254,9 @@ impl KeyName {
 /// Second build that reconciles a subset of the objects.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Canary {
+pub struct CanarySpec {
     /// Source of the canary's component.
-    pub source: Source,
+    pub source: ComponentSource,
     /// Objects that the canary reconciles.
     pub objects: CanaryObjects,
 }
@@ -295,7 +295,7 @@ pub struct PluginStatus {
     pub conditions: Vec<Condition>,
     /// Build that currently reconciles objects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub running: Option<Build>,
+    pub running: Option<RunningBuild>,
     /// SHA-256 digest of the last component that passed its trial: the target of a rollback.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_good_digest: Option<String>,
@@ -322,7 +322,7 @@ pub struct PluginStatus {
 /// Build of a plugin.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Build {
+pub struct RunningBuild {
     /// Version that the component declares.
     pub version: String,
     /// SHA-256 digest of the component.

@@ -3,37 +3,55 @@
 //! An effect is allowed if the plugin's manifest requests it, *and* an administrator grants it, *and* RBAC allows it
 //! to the plugin's service account. The first two are decided here, without I/O; the third in [`crate::client::access_review`].
 
+mod access;
 mod check;
+mod entry;
+mod flags;
+mod kubernetes;
+mod message;
+mod patterns;
+mod reconcile;
+mod secret;
 mod subscription;
 mod topic;
+mod upstream;
 
-use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use self::flags::{EventsGrant, ReadSecretsGrant};
 pub use self::{
-    check::{Denied, HOST_GROUP, PluginGrants},
+    access::{Access, SecretDestination},
+    check::{Denied, PluginGrants},
+    entry::PermissionEntry,
+    kubernetes::KubernetesGrant,
+    message::MessageGrant,
+    patterns::has_wildcard,
+    reconcile::ReconcileGrant,
+    secret::SecretGrant,
     subscription::{DeadLetterTarget, RetrySettings, Subscription, UpstreamName},
-    topic::covers_topic,
+    upstream::UpstreamGrant,
 };
 use crate::{
     contract::limits::{LimitsSpec, Time},
     kube::{
-        key::{Gvk, IN_CLUSTER, cluster_name, is_path_segment, own_cluster},
+        key::{cluster_name, is_path_segment, own_cluster},
         renamed_fields::explain_unknown_field,
     },
-    policy::{
-        components::ComponentPolicy,
-        network::NetworkGrant,
-        origin::{Origin, OriginPattern},
-    },
+    policy::{components::ComponentPolicy, network::NetworkGrant},
 };
 
 /// Operation on the objects of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Verb {
+pub enum GrantVerb {
     /// Read one object.
     Get,
     /// Read all objects of a kind, or those that a selector matches.
@@ -50,7 +68,7 @@ pub enum Verb {
     Hold,
 }
 
-impl fmt::Display for Verb {
+impl fmt::Display for GrantVerb {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Get => "get",
@@ -64,95 +82,12 @@ impl fmt::Display for Verb {
     }
 }
 
+/// The group of the host's own kinds.
+pub const HOST_GROUP: &str = "ostler.dev";
+
 /// The entry of `namespaces` that stands for the namespace of the reconciled object, as in the Gateway API. No namespace
 /// can have this name.
 pub const SAME_NAMESPACE: &str = "Same";
-
-/// Effect that a plugin requests.
-#[derive(Clone, Copy, Debug)]
-pub enum Access<'a> {
-    /// Reconciling the objects of a kind.
-    Reconcile {
-        /// The kind.
-        gvk: &'a Gvk,
-    },
-    /// A Kubernetes call; an empty namespace is all namespaces, or none for cluster-scoped kinds.
-    Kubernetes {
-        /// Operation.
-        verb: Verb,
-        /// Kind of the object or list.
-        gvk: &'a Gvk,
-        /// Namespace of the object or list.
-        namespace: &'a str,
-        /// Namespace and name of the `Cluster`; empty for the host's own cluster.
-        cluster: &'a str,
-    },
-    /// A call about a subresource of an object.
-    Subresource {
-        /// Operation.
-        verb: Verb,
-        /// Kind of the object.
-        gvk: &'a Gvk,
-        /// Name of the subresource.
-        subresource: &'a str,
-        /// Namespace of the object; empty for a cluster-scoped one.
-        namespace: &'a str,
-        /// Namespace and name of the `Cluster`; empty for the host's own cluster.
-        cluster: &'a str,
-    },
-    /// An HTTP request.
-    Upstream {
-        /// Namespace of the Upstream.
-        namespace: &'a str,
-        /// Its name.
-        name: &'a str,
-        /// HTTP method.
-        method: &'a str,
-        /// Path and query.
-        path: &'a str,
-    },
-    /// Publishing a message.
-    Publish {
-        /// Namespace of the Upstream.
-        namespace: &'a str,
-        /// Its name.
-        name: &'a str,
-        /// The exchange; empty for the default exchange.
-        exchange: &'a str,
-        /// The routing key.
-        routing_key: &'a str,
-    },
-    /// Naming a Secret for the host to use; the plugin does not see it.
-    Secret {
-        /// Its namespace.
-        namespace: &'a str,
-        /// Its name.
-        name: &'a str,
-        /// The destination that the host writes its value to; none if it is not written.
-        destination: Option<SecretDestination<'a>>,
-    },
-    /// Reading the metadata of one object of the kind Secret.
-    SecretMetadata {
-        /// Namespace of the object.
-        namespace: &'a str,
-        /// Namespace and name of the `Cluster`; empty for the host's own cluster.
-        cluster: &'a str,
-    },
-    /// Emitting Kubernetes Events.
-    Events,
-}
-
-/// The destination of the value of a Secret.
-#[derive(Clone, Copy, Debug)]
-pub enum SecretDestination<'a> {
-    /// A request to this origin.
-    Origin(&'a Origin),
-    /// An object of the kind Secret in this namespace.
-    Object {
-        /// Namespace of the object.
-        namespace: &'a str,
-    },
-}
 
 /// Contents of a grants file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -334,126 +269,6 @@ fn serialize_interval<S: serde::Serializer>(
     time.map(Time).serialize(serializer)
 }
 
-fn match_all() -> Vec<String> {
-    vec!["*".into()]
-}
-
-fn match_all_topics() -> Vec<String> {
-    vec!["#".into()]
-}
-
-fn same_namespace() -> Vec<String> {
-    vec![SAME_NAMESPACE.into()]
-}
-
-/// Kinds that a plugin reconciles.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ReconcileGrant {
-    /// API group of the kinds. Empty is the core group, `*` matches any group.
-    #[serde(default)]
-    pub group: String,
-    /// Kinds. `*` matches any kind, `Foo*` a prefix.
-    pub kinds: Vec<String>,
-    /// Namespaces of the objects, by name, or `*` for all. Objects in other namespaces are ignored. Defaults to `*`.
-    #[serde(default = "match_all")]
-    pub namespaces: Vec<String>,
-}
-
-/// Operations on the objects of some kinds.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct KubernetesGrant {
-    /// API group of the kinds. Empty is the core group, `*` matches any group except `ostler.dev`.
-    #[serde(default)]
-    pub group: String,
-    /// Kinds. `*` matches any kind, `Foo*` a prefix; kinds of `ostler.dev` are matched only by their names, and no entry
-    /// allows to write Plugins. `Pod/resize` is a subresource, which no pattern matches; its verb is `patch`, that of
-    /// `Pod/log` is `get`.
-    pub kinds: Vec<String>,
-    /// Allowed operations.
-    pub verbs: Vec<Verb>,
-    /// Namespaces of the objects. `Same` matches the namespace of the reconciled object, `*` any namespace and
-    /// cluster-scoped objects, `foo*` a prefix. Defaults to `Same`.
-    #[serde(default = "same_namespace")]
-    pub namespaces: Vec<String>,
-    /// Clusters of the objects, by namespace and name of their `Cluster` objects, such as `Same/east` or `fleet/*`. `Same`
-    /// and patterns are as in `namespaces`. `in-cluster` is the host's own cluster, which no pattern matches. When unset, the
-    /// entry is about the home cluster of the plugin, which is the host's own by default, and otherwise only about these.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub clusters: Vec<String>,
-}
-
-/// Requests to Upstreams.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct UpstreamGrant {
-    /// Names of Upstreams. `*` matches any name, `foo*` a prefix. Defaults to `*`.
-    #[serde(default = "match_all")]
-    pub names: Vec<String>,
-    /// Namespaces of Upstreams. `Same` matches the namespace of the reconciled object, `*` any namespace, `foo*` a prefix.
-    /// Defaults to `Same`.
-    #[serde(default = "same_namespace")]
-    pub namespaces: Vec<String>,
-    /// HTTP methods. Defaults to `*`.
-    #[serde(default = "match_all")]
-    pub methods: Vec<String>,
-    /// Paths without the query. `/api/*` matches a prefix. Defaults to `*`.
-    #[serde(default = "match_all")]
-    pub paths: Vec<String>,
-}
-
-/// Messages that a plugin may publish.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct MessageGrant {
-    /// Names of Upstreams. `*` matches any name, `foo*` a prefix. Defaults to `*`.
-    #[serde(default = "match_all")]
-    pub names: Vec<String>,
-    /// Namespaces of Upstreams. `Same` matches the namespace of the reconciled object, `*` any namespace, `foo*` a prefix.
-    /// Defaults to `Same`.
-    #[serde(default = "same_namespace")]
-    pub namespaces: Vec<String>,
-    /// Exchanges. `*` matches any exchange with a name, `foo*` a prefix. The default exchange, through which every queue can
-    /// be reached, is matched by the empty string only.
-    pub exchanges: Vec<String>,
-    /// Routing keys, with the patterns of topic exchanges: `*` matches one word between dots, `#` any number of words.
-    /// Defaults to `#`.
-    #[serde(default = "match_all_topics")]
-    pub routing_keys: Vec<String>,
-}
-
-/// Secrets that a plugin may name.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct SecretGrant {
-    /// Names of Secrets. `*` matches any name, `foo*` a prefix. Defaults to `*`.
-    #[serde(default = "match_all")]
-    pub names: Vec<String>,
-    /// Namespaces of Secrets. `Same` matches the namespace of the reconciled object, `*` any namespace, `foo*` a prefix.
-    /// Defaults to `Same`.
-    #[serde(default = "same_namespace")]
-    pub namespaces: Vec<String>,
-    /// Origins that the host may send the Secrets to: `https://ci.example.com`, `https://*.example.com`,
-    /// `http://127.0.0.1:*`. `*` matches every origin with TLS. A connection without verification of the server counts as
-    /// `http`. An entry of a grant needs `origins`, `targetNamespaces` or both; an entry of a manifest with neither asks for
-    /// any origin.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub origins: Option<Vec<OriginPattern>>,
-    /// Namespaces in which the host may write the values into objects of the kind `Secret`, for which the plugin also needs
-    /// `kubernetes`. The readers of these objects can read the values. `Same` matches the namespace of the reconciled
-    /// object, `*` any namespace, `foo*` a prefix.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub target_namespaces: Vec<String>,
-}
-
-impl SecretGrant {
-    /// The values may be sent to any origin. A manifest may leave the origins to the administrator.
-    pub fn allows_any_origin(&self) -> bool {
-        self.origins.is_none() && self.target_namespaces.is_empty()
-    }
-}
-
 impl Permissions {
     /// The permissions as grants for development: Secrets without origins may be sent to any.
     #[cfg(feature = "dev")]
@@ -465,116 +280,38 @@ impl Permissions {
         self
     }
 
-    /// Checks that no entry is empty, which would allow nothing and is therefore a mistake. The error names the field.
-    pub fn check_fields(&self) -> Result<(), String> {
-        // Destructured, so that the compiler asks for the check of a new field.
+    /// All entries: the items of the lists in their order, then the flags that are set. An entry that is used is known by its
+    /// index among them.
+    pub fn entries(&self) -> impl Iterator<Item = &dyn PermissionEntry> {
+        // Destructured, so that the compiler asks for the entries of a new field.
         let Self {
             reconciles,
             kubernetes,
             upstreams,
             messages,
             secrets,
-            events: _,
-            read_secrets: _,
+            events,
+            read_secrets,
         } = self;
-        let empty = |list: &[String]| list.is_empty() || list.iter().any(String::is_empty);
-        for (i, grant) in reconciles.iter().enumerate() {
-            for (field, list) in [("kinds", &grant.kinds), ("namespaces", &grant.namespaces)] {
-                if empty(list) {
-                    return Err(format!("reconciles[{i}].{field} is empty: it allows nothing"));
-                }
-            }
-            // Each namespace is a watch.
-            let is_name = |n: &String| n == "*" || !(n.contains('*') || n == SAME_NAMESPACE);
-            if let Some(pattern) = grant.namespaces.iter().find(|n| !is_name(n)) {
-                return Err(format!(
-                    "reconciles[{i}].namespaces has {pattern:?}: names of namespaces are needed, or `*`"
-                ));
-            }
-        }
-        for (i, grant) in kubernetes.iter().enumerate() {
-            for (field, nothing) in [
-                ("kinds", empty(&grant.kinds)),
-                ("verbs", grant.verbs.is_empty()),
-                ("namespaces", empty(&grant.namespaces)),
-            ] {
-                if nothing {
-                    return Err(format!("kubernetes[{i}].{field} is empty: it allows nothing"));
-                }
-            }
-            let is_subresource = |kind: &&String| kind.contains('/');
-            if let Some(kind) = grant.kinds.iter().find(is_subresource)
-                && find_subresource_verb(kind).is_none_or(|verb| grant.verbs != [verb])
-            {
-                return Err(format!(
-                    "kubernetes[{i}].kinds has {kind:?}: a kind and its subresource are needed, such as `Pod/resize`, with \
-                     `patch` as the only verb, or `Pod/log` with `get`; `status` is refused"
-                ));
-            }
-            let is_pair = |c: &&String| {
-                let (namespace, name) = c.split_once('/').unwrap_or_default();
-                !namespace.is_empty() && !name.is_empty() && !name.contains('/')
-            };
-            if let Some(cluster) = grant.clusters.iter().find(|c| *c != IN_CLUSTER && !is_pair(c)) {
-                return Err(format!(
-                    "kubernetes[{i}].clusters has {cluster:?}: namespace and name of a Cluster are needed, such as \
-                     `Same/east`, or `{IN_CLUSTER}` for the host's own"
-                ));
-            }
-        }
-        for (i, grant) in upstreams.iter().enumerate() {
-            for (field, list) in [
-                ("names", &grant.names),
-                ("namespaces", &grant.namespaces),
-                ("methods", &grant.methods),
-                ("paths", &grant.paths),
-            ] {
-                if empty(list) {
-                    return Err(format!("upstreams[{i}].{field} is empty: it allows nothing"));
-                }
-            }
-        }
-        for (i, grant) in messages.iter().enumerate() {
-            for (field, nothing) in [
-                ("names", empty(&grant.names)),
-                ("namespaces", empty(&grant.namespaces)),
-                ("exchanges", grant.exchanges.is_empty()),
-                ("routingKeys", grant.routing_keys.is_empty()),
-            ] {
-                if nothing {
-                    return Err(format!("messages[{i}].{field} is empty: it allows nothing"));
-                }
-            }
-        }
-        for (i, grant) in secrets.iter().enumerate() {
-            for (field, list) in [("names", &grant.names), ("namespaces", &grant.namespaces)] {
-                if empty(list) {
-                    return Err(format!("secrets[{i}].{field} is empty: it allows nothing"));
-                }
-            }
-            if grant.origins.as_ref().is_some_and(Vec::is_empty) {
-                return Err(format!("secrets[{i}].origins is empty: it allows nothing"));
-            }
-            if grant.target_namespaces.iter().any(String::is_empty) {
-                return Err(format!(
-                    "secrets[{i}].targetNamespaces has an empty name: it allows nothing"
-                ));
-            }
-        }
-        Ok(())
+        entry::erase(reconciles)
+            .chain(entry::erase(kubernetes))
+            .chain(entry::erase(upstreams))
+            .chain(entry::erase(messages))
+            .chain(entry::erase(secrets))
+            .chain(events.then_some(&EventsGrant as &dyn PermissionEntry))
+            .chain(read_secrets.then_some(&ReadSecretsGrant as &dyn PermissionEntry))
     }
-}
 
-/// The verb that an entry of `kinds` may have which is a kind and the name of a subresource; none for the status, which belongs
-/// to the controller of the object, and for another text.
-fn find_subresource_verb(kind: &str) -> Option<Verb> {
-    let (kind, subresource) = kind.split_once('/')?;
-    let is_word = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
-    match subresource {
-        _ if !is_word(kind) || !is_word(subresource) => None,
-        "status" => None,
-        "log" => Some(Verb::Get),
-        _ => Some(Verb::Patch),
+    /// Checks that no entry is empty, which would allow nothing and is therefore a mistake. The error names the field.
+    pub fn check_fields(&self) -> Result<(), String> {
+        let mut indexes = HashMap::new();
+        self.entries().try_for_each(|entry| {
+            let next = indexes.entry(entry.field()).or_insert(0);
+            let index = std::mem::replace(next, *next + 1);
+            entry
+                .check_fields()
+                .map_err(|why| format!("{}[{index}].{why}", entry.field()))
+        })
     }
 }
 

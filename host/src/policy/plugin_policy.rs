@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::grants::PluginGrants;
-use crate::contract::limits::Limits;
+use crate::contract::limits::PluginLimits;
 
 /// The grants, configuration and limits of a plugin, fixed when it is loaded.
 pub struct PluginPolicy {
@@ -14,7 +14,7 @@ pub struct PluginPolicy {
     /// Its configuration, a JSON object.
     pub config: Vec<u8>,
     /// Limits of one call.
-    pub limits: Limits,
+    pub limits: PluginLimits,
 }
 
 impl PluginPolicy {

@@ -17,7 +17,7 @@ pub use self::{
 };
 use crate::{
     kube::key::{Gvk, IN_CLUSTER},
-    policy::grants::{HOST_GROUP, KubernetesGrant, Permissions, SAME_NAMESPACE, Verb},
+    policy::grants::{GrantVerb, HOST_GROUP, KubernetesGrant, Permissions, SAME_NAMESPACE},
 };
 
 /// A kind that a component reconciles, as it describes itself.
@@ -96,21 +96,21 @@ impl PluginRights {
 
 /// The entry allows to create objects, which the reconciled object may own.
 fn creates_objects(grant: &KubernetesGrant) -> bool {
-    grant.verbs.contains(&Verb::Apply) || grant.verbs.contains(&Verb::Create)
+    grant.verbs.contains(&GrantVerb::Apply) || grant.verbs.contains(&GrantVerb::Create)
 }
 
 /// The RBAC verbs that a service account needs for verbs of the contract.
-fn account_verbs(verbs: &[Verb]) -> Verbs {
+fn account_verbs(verbs: &[GrantVerb]) -> Verbs {
     let mut needed = Verbs::default();
     for verb in verbs {
         needed |= match verb {
             // The host reviews a hold as `get`, and writes it itself.
-            Verb::Get | Verb::Hold => Verbs::GET,
-            Verb::List => Verbs::LIST | Verbs::WATCH,
-            Verb::Apply => Verbs::CREATE | Verbs::PATCH,
-            Verb::Create => Verbs::CREATE,
-            Verb::Patch => Verbs::PATCH,
-            Verb::Delete => Verbs::DELETE,
+            GrantVerb::Get | GrantVerb::Hold => Verbs::GET,
+            GrantVerb::List => Verbs::LIST | Verbs::WATCH,
+            GrantVerb::Apply => Verbs::CREATE | Verbs::PATCH,
+            GrantVerb::Create => Verbs::CREATE,
+            GrantVerb::Patch => Verbs::PATCH,
+            GrantVerb::Delete => Verbs::DELETE,
         };
     }
     needed
@@ -259,7 +259,9 @@ impl<'a> Derivation<'a> {
         }
         // The holds of an object, and the inventory of what it owns on other clusters, are written to what the API server has,
         // not to what is cached. An object without a finalizer owns nothing there.
-        let holds = self.home_grants().any(|grant| grant.verbs.contains(&Verb::Hold));
+        let holds = self
+            .home_grants()
+            .any(|grant| grant.verbs.contains(&GrantVerb::Hold));
         if holds || kind.has_finalizer && self.owns_elsewhere() {
             verbs |= Verbs::GET | Verbs::PATCH;
         }
@@ -281,15 +283,16 @@ impl<'a> Derivation<'a> {
             for resource in self.expand_kind(&grant.group, kind) {
                 // No grant allows a plugin to write Plugins, and other users of its account must not either.
                 let is_plugin = resource.group == HOST_GROUP && resource.kind == "Plugin";
-                let is_allowed = |verb: &&Verb| !is_plugin || matches!(verb, Verb::Get | Verb::List);
-                let allowed: Vec<Verb> = grant.verbs.iter().filter(is_allowed).copied().collect();
+                let is_allowed =
+                    |verb: &&GrantVerb| !is_plugin || matches!(verb, GrantVerb::Get | GrantVerb::List);
+                let allowed: Vec<GrantVerb> = grant.verbs.iter().filter(is_allowed).copied().collect();
                 if allowed.is_empty() {
                     continue;
                 }
                 let verbs = account_verbs(&allowed);
                 // Whatever is read or written is watched.
                 let mut host_verbs = Verbs::LIST | Verbs::WATCH;
-                if allowed.contains(&Verb::Hold) {
+                if allowed.contains(&GrantVerb::Hold) {
                     host_verbs |= Verbs::GET | Verbs::PATCH;
                 }
                 self.add_account_rule(&grant.namespaces, &resource, &resource.plural, verbs);

@@ -1,8 +1,8 @@
 //! Classification of an object that was popped from the queue: what its reconcile does.
 
 use crate::{
-    kube::{object::Object, well_known::annotation},
-    plugin::Kind,
+    kube::{object::KubeObject, well_known::annotation},
+    plugin::PluginKind,
 };
 
 /// What a reconcile does with an object, as far as its plugin is concerned.
@@ -31,20 +31,20 @@ pub(super) enum Action {
 /// An object that was popped from the queue, and what is known of its kind.
 pub(super) struct Candidate<'a> {
     /// The object; none if it is not in the cache in full.
-    pub object: Option<&'a Object>,
+    pub object: Option<&'a KubeObject>,
     /// Its metadata is in the cache, at least.
     pub is_cached: bool,
     /// Namespace of the object.
     pub namespace: &'a str,
     /// Its kind, in the build that serves; none if that does not reconcile it.
-    pub kind: Option<&'a Kind>,
+    pub kind: Option<&'a PluginKind>,
     /// The hooks of the build have succeeded.
     pub is_initialized: bool,
 }
 
 /// Decides what a reconcile does. The first case that holds counts: a deletion is not paused, and a paused object gets no finalizer.
 pub(super) fn classify(candidate: &Candidate<'_>) -> Action {
-    let is_excluded = |kind: &Kind| !kind.is_granted_in(candidate.namespace);
+    let is_excluded = |kind: &PluginKind| !kind.is_granted_in(candidate.namespace);
     if candidate.is_cached && candidate.kind.is_some_and(is_excluded) {
         return Action::AwaitHolders;
     }
@@ -85,8 +85,8 @@ mod tests {
 
     const FINALIZER: &str = "tests.ostler.dev/probe";
 
-    fn kind() -> Kind {
-        Kind {
+    fn kind() -> PluginKind {
+        PluginKind {
             gvk: Gvk::new("tests.ostler.dev", "v1alpha1", "Probe"),
             finalizer: Some(FINALIZER.into()),
             selector: Some(Selector::parse("team=ci").expect("a selector")),
@@ -96,14 +96,16 @@ mod tests {
         }
     }
 
-    fn object(changes: Value) -> Object {
+    fn object(changes: Value) -> KubeObject {
         let mut metadata = json!({"name": "a", "namespace": "ci", "uid": "u", "resourceVersion": "1",
             "labels": {"team": "ci"}, "finalizers": [FINALIZER]});
         for (field, value) in changes.as_object().expect("fields") {
             metadata[field] = value.clone();
         }
         let text = json!({"metadata": metadata}).to_string();
-        Object::parse(&kind().gvk, text.as_bytes()).expect("an object").1
+        KubeObject::parse(&kind().gvk, text.as_bytes())
+            .expect("an object")
+            .1
     }
 
     #[test]

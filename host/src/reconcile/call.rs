@@ -20,7 +20,7 @@ use crate::{
     },
     kube::{
         key::ObjectRef,
-        object::Object,
+        object::KubeObject,
         scope::Projection,
         secret_view::visible_json,
         well_known::{error_reason, object_reason},
@@ -28,7 +28,7 @@ use crate::{
     observe::log_ring::LogLevel,
     plugin::{self as plugins, CallResult, CallSubject, Plugin},
     recording::recorder::{CallInfo, CallInput, RecordedCall},
-    sandbox::capabilities::{Call, CallTarget, target_reference},
+    sandbox::capabilities::{CallTarget, PluginCall, target_reference},
     schedule::{
         dispatcher::Cause,
         queue::{Priority, Requeue},
@@ -102,7 +102,7 @@ impl ReconcileRun<'_> {
     }
 
     /// The context and the request of a call. If the object is recorded, the recording begins here.
-    fn prepare_call(&self) -> (Call, reconciler::Request) {
+    fn prepare_call(&self) -> (PluginCall, reconciler::Request) {
         let (controller, work, plugin, key) = (self.controller, self.work, self.plugin, self.key());
         let causes: Vec<String> = work.causes.iter().map(|c| c.as_str().to_owned()).collect();
         let request = reconciler::Request {
@@ -128,7 +128,7 @@ impl ReconcileRun<'_> {
             is_finalized: finalizer.is_some_and(|finalizer| self.object.has_finalizer(finalizer)),
             services: controller.services.clone(),
         };
-        let mut call = Call::new(plugin.policy.clone(), Some(target));
+        let mut call = PluginCall::new(plugin.policy.clone(), Some(target));
         let id = call.context.id;
         call.mode = controller.services.recordings.begin_call(key, || CallInfo {
             id,
@@ -149,7 +149,7 @@ impl ReconcileRun<'_> {
     }
 
     /// Counts a call that has ended, and returns its recording where there is one.
-    fn record_call(&self, answer: &Answer, call: &mut Call, took: Duration) -> Option<RecordedCall> {
+    fn record_call(&self, answer: &Answer, call: &mut PluginCall, took: Duration) -> Option<RecordedCall> {
         // What it uses is in its metadata now, from where it is released with its finalizer.
         call.effects.protected.clear();
         let recorded = std::mem::take(&mut call.mode).finish(&answer.into(), call.budget.cpu_time);
@@ -167,7 +167,7 @@ impl ReconcileRun<'_> {
     }
 
     /// Retries a call for which the host had no memory or instance, without a word in the status: most get them at the next attempt.
-    fn retry_exhausted(&self, call: &Call, why: &str) -> ReconcileOutcome {
+    fn retry_exhausted(&self, call: &PluginCall, why: &str) -> ReconcileOutcome {
         let (key, stats) = (self.key(), &self.controller.stats);
         warn!(object = %key, plugin = &**self.plugin.name(), reconcile = %call.context.id, error = why, "call not run to its end, retrying");
         if let Some(metrics) = &call.context.metrics {
@@ -179,7 +179,7 @@ impl ReconcileRun<'_> {
     }
 
     /// The result of a call: an outcome or failure within its limits, or the failure that stands for a trap.
-    fn interpret_answer(&self, call: &Call, answer: Answer) -> GuestResult {
+    fn interpret_answer(&self, call: &PluginCall, answer: Answer) -> GuestResult {
         let (key, plugin) = (self.key(), self.plugin);
         let trap = match answer {
             Ok(Ok(outcome)) => {
@@ -237,7 +237,7 @@ impl ReconcileRun<'_> {
     async fn write_result(
         &self,
         mut result: GuestResult,
-        call: &mut Call,
+        call: &mut PluginCall,
     ) -> Result<Requeue<Cause>, ReconcileOutcome> {
         let (controller, key) = (self.controller, self.key());
         self.remember_owned(&call.effects);
@@ -275,7 +275,7 @@ impl ReconcileRun<'_> {
     }
 
     /// What the decision on the result of a call depends on.
-    fn situation(&self, call: &Call) -> Situation {
+    fn situation(&self, call: &PluginCall) -> Situation {
         Situation {
             now: self.controller.services.dispatcher.now(),
             since_epoch: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
@@ -286,7 +286,7 @@ impl ReconcileRun<'_> {
     }
 
     /// Logs a failure, for the log of the host and that of the plugin.
-    fn log_failure(&self, result: &GuestResult, call: &Call) {
+    fn log_failure(&self, result: &GuestResult, call: &PluginCall) {
         let GuestResult::Failure(failure) = result else {
             return;
         };
@@ -309,7 +309,7 @@ impl ReconcileRun<'_> {
     pub(super) async fn write_status(
         &self,
         result: &GuestResult,
-        newest: &Arc<Object>,
+        newest: &Arc<KubeObject>,
     ) -> Result<bool, ReconcileOutcome> {
         // A checkpoint raises the generation of a kind without the status subresource.
         let generation = match newest.intent == self.object.intent {

@@ -14,15 +14,15 @@ use super::{
 };
 use crate::{
     client::api::ApiError,
-    cluster::{ClusterObject, ConnectError, Connection},
+    cluster::{ClusterConnectError, ClusterObject, Connection},
     kube::{
         key::ObjectRef,
-        object::Object,
+        object::KubeObject,
         scope::Projection,
         well_known::{bookkeeping::CLUSTER_PROTECTION, upstream_reason},
     },
     schedule::{
-        dependencies::Dependency,
+        dependencies::ReadDependency,
         host_lane::HostLane,
         queue::{Priority, Requeue},
     },
@@ -75,17 +75,17 @@ impl Controller {
     }
 
     /// Connects to a cluster and checks it.
-    async fn check_cluster(&self, key: &ObjectRef, object: &Arc<Object>) -> HealthCheck {
+    async fn check_cluster(&self, key: &ObjectRef, object: &Arc<KubeObject>) -> HealthCheck {
         let services = &self.services;
         let cluster = match ClusterObject::from_object(object) {
             Ok(cluster) => cluster,
-            Err(why) => return unusable_cluster(&ConnectError::Invalid(why), Vec::new()),
+            Err(why) => return unusable_cluster(&ClusterConnectError::Invalid(why), Vec::new()),
         };
         let (secret, mut reads) = (cluster.kubeconfig_secret(), Vec::new());
         if let Err(why) = self.await_secret(key, &secret, &mut reads).await {
             return HealthCheck {
                 again: Some(UNHEALTHY_BACKOFF.max_delay(1)),
-                ..unusable_cluster(&ConnectError::SecretNotFound(why), reads)
+                ..unusable_cluster(&ClusterConnectError::SecretNotFound(why), reads)
             };
         }
         self.protection_of(key, object).protect().await;
@@ -110,13 +110,13 @@ impl Controller {
 }
 
 /// A cluster without a connection.
-fn unusable_cluster(error: &ConnectError, reads: Vec<Dependency>) -> HealthCheck {
+fn unusable_cluster(error: &ClusterConnectError, reads: Vec<ReadDependency>) -> HealthCheck {
     let fact = |reason| Some(HealthFact::new(false, reason, error.to_string()));
     let (connected, authenticated, is_stalled) = match error {
-        ConnectError::Invalid(_) => (fact(upstream_reason::INVALID_SPEC), None, true),
-        ConnectError::AddressNotAllowed(_) => (fact(upstream_reason::ADDRESS_NOT_ALLOWED), None, true),
-        ConnectError::SecretNotFound(_) => (None, fact(upstream_reason::SECRET_NOT_FOUND), false),
-        ConnectError::OriginNotAllowed(_) => (None, fact(upstream_reason::ORIGIN_NOT_ALLOWED), true),
+        ClusterConnectError::Invalid(_) => (fact(upstream_reason::INVALID_SPEC), None, true),
+        ClusterConnectError::AddressNotAllowed(_) => (fact(upstream_reason::ADDRESS_NOT_ALLOWED), None, true),
+        ClusterConnectError::SecretNotFound(_) => (None, fact(upstream_reason::SECRET_NOT_FOUND), false),
+        ClusterConnectError::OriginNotAllowed(_) => (None, fact(upstream_reason::ORIGIN_NOT_ALLOWED), true),
     };
     HealthCheck {
         report: HealthReport {
@@ -130,7 +130,7 @@ fn unusable_cluster(error: &ConnectError, reads: Vec<Dependency>) -> HealthCheck
 }
 
 /// A cluster that was asked.
-async fn check_connected(connection: &Connection, reads: Vec<Dependency>) -> HealthCheck {
+async fn check_connected(connection: &Connection, reads: Vec<ReadDependency>) -> HealthCheck {
     let answer = connection.check_health().await;
     let connected = Some(HealthFact::new(true, upstream_reason::CONNECTED, ""));
     let (report, again) = match &answer {

@@ -9,8 +9,8 @@ use tracing::info;
 use super::{Controller, GuestResult, ReconcileOutcome};
 use crate::{
     contract::bindings::reconciler::Outcome,
-    kube::{backoff::Backoff, key::ObjectRef, object::Object, scope::Projection},
-    schedule::{dependencies::Dependency, dispatcher::Cause, host_lane::HostLane, queue::Requeue},
+    kube::{backoff::Backoff, key::ObjectRef, object::KubeObject, scope::Projection},
+    schedule::{dependencies::ReadDependency, dispatcher::Cause, host_lane::HostLane, queue::Requeue},
     upstream::HealthReport,
 };
 
@@ -29,7 +29,7 @@ pub(super) struct HealthCheck {
     /// Delay until the next check; none if only a change helps.
     pub again: Option<Duration>,
     /// The objects that were read.
-    pub reads: Vec<Dependency>,
+    pub reads: Vec<ReadDependency>,
 }
 
 impl Controller {
@@ -38,7 +38,7 @@ impl Controller {
         &self,
         lane: HostLane,
         key: &ObjectRef,
-        object: &Arc<Object>,
+        object: &Arc<KubeObject>,
         check: impl Future<Output = HealthCheck>,
     ) -> (ReconcileOutcome, bool) {
         let by: Arc<str> = lane.name().into();
@@ -80,10 +80,10 @@ impl Controller {
         &self,
         key: &ObjectRef,
         secret: &ObjectRef,
-        reads: &mut Vec<Dependency>,
+        reads: &mut Vec<ReadDependency>,
     ) -> Result<(), String> {
         let services = &self.services;
-        let read = Dependency::Object(secret.clone(), Projection::Full);
+        let read = ReadDependency::Object(secret.clone(), Projection::Full);
         let scope = read.scope(&services.cache.namespaces);
         // The dependency is recorded before the read, so that no change is missed and the watch stays.
         services.dispatcher.record_read(key, read.clone());

@@ -12,7 +12,7 @@ use crate::{
     plugin::Plugin,
     reconcile::conditions,
     schedule::{dispatcher::Cause, queue::Requeue},
-    settings::Settings,
+    settings::HostSettings,
 };
 
 /// Shortest delay of a requeue, also where a component asks for none.
@@ -31,7 +31,7 @@ pub(super) struct Intervals {
 }
 
 impl Intervals {
-    pub fn of(plugin: &Plugin, settings: &Settings) -> Self {
+    pub fn of(plugin: &Plugin, settings: &HostSettings) -> Self {
         let granted = plugin.policy.grants.reconcile();
         Self {
             wait: granted.wait_interval.unwrap_or(settings.wait_interval),

@@ -10,7 +10,7 @@ use crate::{
     effect::events::EventType,
     kube::{
         key::ObjectRef,
-        object::Object,
+        object::KubeObject,
         references,
         scope::Projection,
         well_known::{
@@ -103,7 +103,7 @@ impl Controller {
     pub(super) async fn remove_finalizer(
         &self,
         key: &ObjectRef,
-        object: &Arc<Object>,
+        object: &Arc<KubeObject>,
         finalizer: &str,
     ) -> ReconcileOutcome {
         if let Err(end) = self.update_holds(key, object, &BTreeSet::new()).await {

@@ -5,16 +5,16 @@ use std::{sync::Arc, time::Duration};
 use tracing::debug;
 
 use crate::{
-    cache::store::Query,
+    cache::store::ListQuery,
     cluster::cluster_object,
     kube::{
         key::ObjectRef,
-        object::Object,
+        object::KubeObject,
         scope::{Projection, Scope},
     },
-    plugin::Kind,
+    plugin::PluginKind,
     sandbox::services::Services,
-    schedule::dependencies::{Dependency, List},
+    schedule::dependencies::{List, ReadDependency},
 };
 
 /// Limit of the time for the list of a kind whose plugin is being deleted.
@@ -26,8 +26,8 @@ const CLUSTER_SYNC_TIMEOUT: Duration = Duration::from_secs(3);
 pub(super) async fn list_finalized(
     services: &Services,
     home: &str,
-    kinds: &[Kind],
-) -> Result<(Vec<(ObjectRef, Arc<Object>)>, Vec<Dependency>), String> {
+    kinds: &[PluginKind],
+) -> Result<(Vec<(ObjectRef, Arc<KubeObject>)>, Vec<ReadDependency>), String> {
     let (mut left, mut reads) = (Vec::new(), Vec::new());
     if let Some(cluster) = cluster_object(home) {
         let connection = services.clusters.find(home);
@@ -37,7 +37,7 @@ pub(super) async fn list_finalized(
                 cluster.namespace, cluster.name
             ));
         }
-        reads.push(Dependency::Object(cluster, Projection::Full));
+        reads.push(ReadDependency::Object(cluster, Projection::Full));
     }
     for kind in kinds {
         let Some(finalizer) = kind.finalizer.as_deref() else {
@@ -51,7 +51,7 @@ pub(super) async fn list_finalized(
             // Its CRD was deleted, and all objects with it.
             continue;
         };
-        let kind = &Kind { gvk, ..kind.clone() };
+        let kind = &PluginKind { gvk, ..kind.clone() };
         // All objects of the kind: one that the selector leaves out may have the finalizer from before its labels changed.
         let (scopes, timeout) = match &*kind.cluster {
             "" => (find_listable_scopes(services, kind).await, SYNC_TIMEOUT),
@@ -59,13 +59,13 @@ pub(super) async fn list_finalized(
         };
         for scope in scopes {
             let serving = services.wait_synced(&scope, timeout).await?;
-            let query = Query {
+            let query = ListQuery {
                 namespace: &scope.namespace,
-                ..Query::default()
+                ..ListQuery::default()
             };
             let found = services.cache.store.list(&serving, &query);
             left.extend(found.into_iter().filter(|(_, o)| o.has_finalizer(finalizer)));
-            reads.push(Dependency::List(Box::new(List {
+            reads.push(ReadDependency::List(Box::new(List {
                 gvk: scope.gvk,
                 cluster: scope.cluster,
                 namespace: scope.namespace,
@@ -81,7 +81,7 @@ pub(super) async fn list_finalized(
 /// The scopes of all objects of a kind, also of those that the selector leaves out: one may have the finalizer from before
 /// its labels changed. Where the host may not list all of them, as with roles in the namespaces of the plugin only, they
 /// are those of the namespaces that its grants name: it has no finalizer elsewhere unless the grants were narrowed.
-async fn find_listable_scopes(services: &Services, kind: &Kind) -> Vec<Scope> {
+async fn find_listable_scopes(services: &Services, kind: &PluginKind) -> Vec<Scope> {
     let namespaces = &services.cache.namespaces;
     let all = namespaces.kind_scopes(&kind.gvk, None, Projection::Full);
     let Some(granted) = &kind.namespaces else {

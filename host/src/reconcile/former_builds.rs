@@ -12,11 +12,11 @@ use super::{ReconcileOutcome, finalized::list_finalized, name_objects, plugin::P
 use crate::{
     kube::{
         key::{Gvk, display_cluster, parse_cluster},
-        object::Object,
+        object::KubeObject,
         well_known::bookkeeping::{BUILD_FINALIZERS, PLUGIN_FINALIZER},
     },
-    plugin::{Kind, Plugin},
-    schedule::dependencies::Dependency,
+    plugin::{Plugin, PluginKind},
+    schedule::dependencies::ReadDependency,
 };
 
 /// Maximum number of objects that a message names for each kind.
@@ -34,7 +34,7 @@ pub struct KindFinalizer {
 }
 
 impl KindFinalizer {
-    fn of(kind: &Kind) -> Option<Self> {
+    fn of(kind: &PluginKind) -> Option<Self> {
         Some(Self {
             gvk: kind.gvk.clone(),
             cluster: kind.cluster.clone(),
@@ -43,7 +43,7 @@ impl KindFinalizer {
     }
 
     /// Lists those that a Plugin has recorded.
-    fn list(plugin: &Object) -> BTreeSet<Self> {
+    fn list(plugin: &KubeObject) -> BTreeSet<Self> {
         Self::parse_list(plugin.annotation(BUILD_FINALIZERS).unwrap_or_default())
     }
 
@@ -79,8 +79,8 @@ impl KindFinalizer {
     }
 
     /// Its objects, in the namespaces of the build that serves now.
-    fn to_kind(&self, plugin: &Plugin) -> Kind {
-        Kind {
+    fn to_kind(&self, plugin: &Plugin) -> PluginKind {
+        PluginKind {
             gvk: self.gvk.clone(),
             finalizer: Some(self.finalizer.clone()),
             selector: None,
@@ -97,11 +97,11 @@ pub(super) struct AbandonedObjects {
     /// What to say of them; none if there are none.
     pub note: Option<String>,
     /// The lists that were read to find them.
-    pub reads: Vec<Dependency>,
+    pub reads: Vec<ReadDependency>,
 }
 
 /// Returns true if a Plugin has recorded the finalizer of a kind.
-pub(super) fn is_finalizer_recorded(plugin: &Object, kind: &Kind) -> bool {
+pub(super) fn is_finalizer_recorded(plugin: &KubeObject, kind: &PluginKind) -> bool {
     let Some(finalizer) = KindFinalizer::of(kind) else {
         return true;
     };
@@ -111,7 +111,7 @@ pub(super) fn is_finalizer_recorded(plugin: &Object, kind: &Kind) -> bool {
 }
 
 /// The kinds whose objects may have a finalizer of a build of this Plugin: those of the build that serves, and of former ones.
-pub(super) fn list_finalized_kinds(object: &Object, plugin: &Plugin) -> Vec<Kind> {
+pub(super) fn list_finalized_kinds(object: &KubeObject, plugin: &Plugin) -> Vec<PluginKind> {
     let mut kinds = plugin.kinds.clone();
     let current: BTreeSet<_> = plugin.kinds.iter().filter_map(KindFinalizer::of).collect();
     let former = KindFinalizer::list(object).into_iter();
@@ -129,9 +129,9 @@ impl PluginReconcile<'_> {
     /// Returns the newest version of the Plugin.
     pub(super) async fn track_finalizers(
         &self,
-        object: Arc<Object>,
+        object: Arc<KubeObject>,
         plugin: &Plugin,
-    ) -> Result<(Arc<Object>, AbandonedObjects), ReconcileOutcome> {
+    ) -> Result<(Arc<KubeObject>, AbandonedObjects), ReconcileOutcome> {
         let mut recorded = KindFinalizer::list(&object);
         let mut object = object;
         if !plugin
@@ -175,9 +175,9 @@ impl PluginReconcile<'_> {
 
     async fn write_finalizers(
         &self,
-        object: &Object,
+        object: &KubeObject,
         recorded: &BTreeSet<KindFinalizer>,
-    ) -> Result<Arc<Object>, ReconcileOutcome> {
+    ) -> Result<Arc<KubeObject>, ReconcileOutcome> {
         let mut finalizers = object.finalizers.to_vec();
         if !object.has_finalizer(PLUGIN_FINALIZER) {
             finalizers.push(PLUGIN_FINALIZER.into());
@@ -210,7 +210,7 @@ mod tests {
         let record = format!("{text}, , Probe, Probe.v1 in-cluster, ../x.v1 in-cluster f");
         let json = json!({"metadata": {"name": "probe", "annotations": {BUILD_FINALIZERS: record}}});
         let (_, plugin) =
-            Object::parse(&crate::plugin::kind(), json.to_string().as_bytes()).expect("an object");
+            KubeObject::parse(&crate::plugin::kind(), json.to_string().as_bytes()).expect("an object");
         assert_eq!(KindFinalizer::list(&plugin), BTreeSet::from(entries));
     }
 }

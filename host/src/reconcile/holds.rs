@@ -11,23 +11,23 @@ use crate::{
     effect::events::{EventDraft, EventType},
     kube::{
         key::ObjectRef,
-        object::Object,
+        object::KubeObject,
         references::{self, Holder, list_held, list_holders},
         scope::Projection,
         well_known::{annotation::FORCE_DELETE, condition_type, event_reason, object_reason},
     },
     plugin::Plugin,
-    policy::grants::{Access, Verb},
+    policy::grants::{Access, GrantVerb},
     reconcile::conditions,
     schedule::dispatcher::Cause,
 };
 
 /// The objects that an object holds by its annotation, as far as its plugin may hold them.
-fn list_allowed_holds(plugin: &Plugin, key: &ObjectRef, object: &Object) -> BTreeSet<ObjectRef> {
+fn list_allowed_holds(plugin: &Plugin, key: &ObjectRef, object: &KubeObject) -> BTreeSet<ObjectRef> {
     let mut held = list_held(object, plugin.policy.limits.holds);
     held.retain(|held| {
         let access = Access::Kubernetes {
-            verb: Verb::Hold,
+            verb: GrantVerb::Hold,
             gvk: &held.gvk,
             namespace: &held.namespace,
             cluster: "",
@@ -42,7 +42,7 @@ impl Controller {
     pub(super) async fn update_holds(
         &self,
         key: &ObjectRef,
-        object: &Object,
+        object: &KubeObject,
         held: &BTreeSet<ObjectRef>,
     ) -> Result<(), ReconcileOutcome> {
         // An object of another cluster holds nothing.
@@ -155,7 +155,7 @@ impl Controller {
     pub(super) async fn wait_for_holders(
         &self,
         key: &ObjectRef,
-        object: &Arc<Object>,
+        object: &Arc<KubeObject>,
         plugin: Option<&Arc<Plugin>>,
     ) -> Option<ReconcileOutcome> {
         let forced = object.annotation(FORCE_DELETE) == Some("true");

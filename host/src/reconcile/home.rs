@@ -14,13 +14,13 @@ use crate::{
     cluster::cluster_object,
     kube::{
         key::{ObjectRef, cluster_name},
-        object::Object,
+        object::KubeObject,
         scope::Projection,
         well_known::plugin_reason,
     },
     plugin::{self as plugins, Plugin},
     sandbox::services::ApiAccess,
-    schedule::{dependencies::Dependency, dispatcher::Cause, queue::Priority},
+    schedule::{dependencies::ReadDependency, dispatcher::Cause, queue::Priority},
 };
 
 /// Limit of the time for the first list of a kind of a home cluster.
@@ -59,7 +59,7 @@ impl Controller {
         };
         // The dependency is recorded before the second look, so that no recovery is missed.
         let dispatcher = &self.services.dispatcher;
-        dispatcher.record_read(key, Dependency::Object(cluster, Projection::Full));
+        dispatcher.record_read(key, ReadDependency::Object(cluster, Projection::Full));
         if self.is_reachable(&key.cluster) {
             return Ok(());
         }
@@ -72,7 +72,7 @@ impl Controller {
     pub(super) async fn read_home_object(
         &self,
         key: &ObjectRef,
-    ) -> Result<Option<Arc<Object>>, ReconcileOutcome> {
+    ) -> Result<Option<Arc<KubeObject>>, ReconcileOutcome> {
         let services = &self.services;
         self.check_connection(key)?;
         if let Some(plugin) = self.registry.find_by_kind(&key.gvk)

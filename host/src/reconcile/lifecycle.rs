@@ -20,18 +20,18 @@ use tokio::{
 use tracing::{info, warn};
 
 use crate::{
-    cache::store::Query,
+    cache::store::ListQuery,
     client::api::ApiError,
     contract::{bindings::types::Error, trap::Trap},
     kube::{
         backoff::Backoff,
         key::{Gvk, ObjectRef},
-        object::Object,
+        object::KubeObject,
         secret_view::{check_patched_marks, visible_value},
     },
-    plugin::{self, HookState, Plugin, Registry},
+    plugin::{self, HookState, Plugin, PluginRegistry},
     sandbox::{
-        capabilities::{Call, CallTarget},
+        capabilities::{CallTarget, PluginCall},
         engine::Engine,
         services::Services,
     },
@@ -44,7 +44,7 @@ const MAX_UPGRADE_ATTEMPTS: u32 = 5;
 /// Runs the hooks of all plugins.
 pub struct HookRunner {
     services: Arc<Services>,
-    registry: Arc<Registry>,
+    registry: Arc<PluginRegistry>,
     engine: Arc<Engine>,
     /// Delays between failing attempts.
     backoff: Backoff,
@@ -66,7 +66,7 @@ impl HookRunner {
     /// Creates a runner; no hooks have run yet. Failing attempts back off, but no longer than [`MAX_RETRY_DELAY`].
     pub fn new(
         services: Arc<Services>,
-        registry: Arc<Registry>,
+        registry: Arc<PluginRegistry>,
         engine: Arc<Engine>,
         backoff: Backoff,
     ) -> Self {
@@ -231,10 +231,10 @@ impl HookRunner {
             .flat_map(|k| k.scopes(&services.cache.namespaces))
         {
             let serving = services.wait_synced(&scope, SYNC_TIMEOUT).await?;
-            let query = Query {
+            let query = ListQuery {
                 namespace: &scope.namespace,
                 labels: scope.selector.as_ref(),
-                ..Query::default()
+                ..ListQuery::default()
             };
             let objects = services.cache.store.list(&serving, &query);
             stored.extend(objects.into_iter().map(|(key, _)| key));
@@ -247,7 +247,7 @@ impl HookRunner {
             .check_service_account(plugin)
             .map_err(|e| e.message)?;
         let target = plugin_target(plugin, self.services.clone())?;
-        let call = Call::hook(plugin.policy.clone(), target);
+        let call = PluginCall::hook(plugin.policy.clone(), target);
         flatten_result(self.engine.initialize(&plugin.compiled, call).await)
     }
 
@@ -257,8 +257,8 @@ impl HookRunner {
         &self,
         plugin: &Plugin,
         key: &ObjectRef,
-        object: &Arc<Object>,
-    ) -> Result<Arc<Object>, String> {
+        object: &Arc<KubeObject>,
+    ) -> Result<Arc<KubeObject>, String> {
         let is_outdated = plugin.lifecycle
             && self
                 .with_initialized(plugin, |build| build.outdated.contains(key))
@@ -283,8 +283,8 @@ impl HookRunner {
         &self,
         plugin: &Plugin,
         key: &ObjectRef,
-        mut object: Arc<Object>,
-    ) -> Result<Arc<Object>, String> {
+        mut object: Arc<KubeObject>,
+    ) -> Result<Arc<KubeObject>, String> {
         let api = self.services.find_api(&key.cluster);
         let api = api.ok_or_else(|| format!("Cluster {} is not connected", key.cluster))?;
         let effects = &api.writer;
@@ -298,7 +298,7 @@ impl HookRunner {
                 is_finalized: false,
                 services: self.services.clone(),
             };
-            let call = Call::hook(plugin.policy.clone(), target);
+            let call = PluginCall::hook(plugin.policy.clone(), target);
             let shows_values = plugin.policy.grants.shows_secret_values();
             let visible = visible_value(&key.gvk, &object, shows_values);
             let upgraded = self
@@ -341,7 +341,7 @@ const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
 pub fn plugin_target(plugin: &Plugin, services: Arc<Services>) -> Result<CallTarget, String> {
     let gvk = Gvk::new("ostler.dev", "v1alpha1", "Plugin");
     let object = json!({"metadata": {"name": &**plugin.name()}}).to_string();
-    let (key, object) = Object::parse(&gvk, object.as_bytes()).map_err(|e| e.to_string())?;
+    let (key, object) = KubeObject::parse(&gvk, object.as_bytes()).map_err(|e| e.to_string())?;
     Ok(CallTarget {
         fresh_term: None,
         key,

@@ -22,15 +22,15 @@ use crate::{
     effect::{events::EventType, writer::WriteContext},
     kube::{
         key::{Gvk, ObjectRef},
-        object::Object,
+        object::KubeObject,
         owned::{ReleaseStep, list_owned, next_release_step},
         scope::Projection,
         well_known::{annotation::DELETION_POLICY, event_reason, object_reason},
     },
     plugin::Plugin,
-    policy::grants::{Access, Verb},
+    policy::grants::{Access, GrantVerb},
     sandbox::capabilities::Effects,
-    schedule::dependencies::Dependency,
+    schedule::dependencies::ReadDependency,
 };
 
 /// Number of owned objects of one owner that are deleted concurrently.
@@ -73,8 +73,8 @@ impl ReconcileRun<'_> {
     /// left. What it waits for is added to the dependencies.
     pub(super) async fn release_owned(
         &self,
-        object: &Arc<Object>,
-        reads: &mut Vec<Dependency>,
+        object: &Arc<KubeObject>,
+        reads: &mut Vec<ReadDependency>,
     ) -> Option<reconciler::Failure> {
         let store = &self.controller.services.cache.store;
         let newest = store.get(self.key(), Projection::Metadata);
@@ -100,7 +100,7 @@ impl ReconcileRun<'_> {
                 OwnedCluster::Connected(access) => {
                     for (object, cause) in self.release_on_cluster(&access, objects).await {
                         causes.insert(cause);
-                        let dependency = Dependency::Object(object.clone(), Projection::Metadata);
+                        let dependency = ReadDependency::Object(object.clone(), Projection::Metadata);
                         let scope = dependency.scope(&access.cache.namespaces);
                         access.cache.informers.ensure_informer(&scope);
                         reads.push(dependency);
@@ -128,12 +128,12 @@ impl ReconcileRun<'_> {
     }
 
     /// Finds out whether the objects of a cluster can be deleted. The `Cluster` becomes a dependency.
-    fn find_owned_cluster(&self, cluster: &str, reads: &mut Vec<Dependency>) -> OwnedCluster {
+    fn find_owned_cluster(&self, cluster: &str, reads: &mut Vec<ReadDependency>) -> OwnedCluster {
         let (services, owner) = (&self.controller.services, self.key());
         let Some(key) = cluster_object(cluster) else {
             return OwnedCluster::Connected(services.home());
         };
-        let read = Dependency::Object(key.clone(), Projection::Full);
+        let read = ReadDependency::Object(key.clone(), Projection::Full);
         // The dependency is recorded before the read, so that no change is missed.
         services.dispatcher.record_read(owner, read.clone());
         reads.push(read);
@@ -285,7 +285,7 @@ impl ReconcileRun<'_> {
     }
 
     /// Records an Event that names the objects that stay on clusters without their owner.
-    async fn report_orphaned(&self, object: &Object, orphaned: &[ObjectRef]) {
+    async fn report_orphaned(&self, object: &KubeObject, orphaned: &[ObjectRef]) {
         if orphaned.is_empty() {
             return;
         }
@@ -301,7 +301,7 @@ impl ReconcileRun<'_> {
 /// Checks that a plugin may still write an owned object: whoever may edit the owner may write into the inventory.
 fn check_release(plugin: &Plugin, owner: &ObjectRef, owned: &ObjectRef) -> Result<(), String> {
     let mut denied = String::new();
-    for verb in [Verb::Create, Verb::Delete, Verb::Apply] {
+    for verb in [GrantVerb::Create, GrantVerb::Delete, GrantVerb::Apply] {
         let access = Access::Kubernetes {
             verb,
             gvk: &owned.gvk,

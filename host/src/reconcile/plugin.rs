@@ -22,7 +22,7 @@ use crate::{
     },
     kube::{
         key::ObjectRef,
-        object::Object,
+        object::KubeObject,
         scope::Projection,
         well_known::{
             annotation::{DELETION_POLICY, FORCE_DELETE},
@@ -31,12 +31,12 @@ use crate::{
     },
     observe::metrics::ReconcileResult,
     plugin::{
-        HookState, Kind, LoadState, Plugin, Report, SlotId, Summary, recorded_rollback,
-        spec::{Build, CanaryStatus, PluginStatus},
+        GrantSummary, HookState, LoadState, Plugin, PluginKind, SlotId, SlotReport, recorded_rollback,
+        spec::{CanaryStatus, PluginStatus, RunningBuild},
     },
     reconcile::conditions::condition,
     schedule::{
-        dependencies::Dependency,
+        dependencies::ReadDependency,
         dispatcher::Cause,
         host_lane::HostLane,
         queue::{Requeue, Work},
@@ -56,7 +56,7 @@ pub(super) struct PluginReconcile<'a> {
     pub controller: &'a Controller,
     pub key: &'a ObjectRef,
     /// State of its load.
-    pub report: Report,
+    pub report: SlotReport,
     /// The build that serves.
     pub serving: Option<Arc<Plugin>>,
 }
@@ -102,7 +102,7 @@ impl Controller {
     /// Returns whether a deletion of the `Plugin` object of a build waits for its objects of a kind: it has its finalizer and a record
     /// of theirs, or there is no such object, since the build is that of a file. Before, no object gets one: if the `Plugin` were
     /// deleted in between, or its next build did not reconcile the kind, nobody would remove it.
-    pub(super) fn is_plugin_protected(&self, plugin: &Plugin, kind: &Kind) -> bool {
+    pub(super) fn is_plugin_protected(&self, plugin: &Plugin, kind: &PluginKind) -> bool {
         if self
             .registry
             .serving_in(&SlotId::object(&**plugin.name()))
@@ -118,7 +118,7 @@ impl Controller {
 
 impl PluginReconcile<'_> {
     /// Writes the status of an object that is not being deleted.
-    async fn report_state(&self, object: Arc<Object>, dealt: bool) -> ReconcileOutcome {
+    async fn report_state(&self, object: Arc<KubeObject>, dealt: bool) -> ReconcileOutcome {
         let (controller, key, report) = (self.controller, self.key, &self.report);
         let serving = self.serving.as_deref();
         let by: Arc<str> = HostLane::Plugins.name().into();
@@ -176,10 +176,10 @@ impl PluginReconcile<'_> {
     }
 
     /// Records the `Cluster` of the home cluster as a dependency of a `Plugin` object, and returns it.
-    fn read_home_cluster(&self) -> Vec<Dependency> {
+    fn read_home_cluster(&self) -> Vec<ReadDependency> {
         let serving = self.serving.as_deref();
         let cluster = serving.and_then(|plugin| cluster_object(plugin.home_cluster()));
-        let reads = Vec::from_iter(cluster.map(|cluster| Dependency::Object(cluster, Projection::Full)));
+        let reads = Vec::from_iter(cluster.map(|cluster| ReadDependency::Object(cluster, Projection::Full)));
         for read in &reads {
             let dispatcher = &self.controller.services.dispatcher;
             dispatcher.record_read(self.key, read.clone());
@@ -188,7 +188,7 @@ impl PluginReconcile<'_> {
     }
 
     /// Keeps a deleted `Plugin` object until no object needs the plugin for its cleanup.
-    async fn delete(&self, object: &Arc<Object>) -> ReconcileOutcome {
+    async fn delete(&self, object: &Arc<KubeObject>) -> ReconcileOutcome {
         let (controller, key, report) = (self.controller, self.key, &self.report);
         if !object
             .finalizers
@@ -251,9 +251,9 @@ impl PluginReconcile<'_> {
     /// Writes a status that says why a deleted `Plugin` object remains.
     async fn report_remaining(
         &self,
-        object: &Arc<Object>,
+        object: &Arc<KubeObject>,
         note: String,
-        reads: Vec<Dependency>,
+        reads: Vec<ReadDependency>,
     ) -> ReconcileOutcome {
         let (controller, report, serving) = (self.controller, &self.report, self.serving.as_deref());
         let mut failure = Failure {
@@ -283,8 +283,8 @@ impl PluginReconcile<'_> {
     async fn orphan_objects(
         &self,
         plugin: &Plugin,
-        kinds: &[Kind],
-        left: Vec<(ObjectRef, Arc<Object>)>,
+        kinds: &[PluginKind],
+        left: Vec<(ObjectRef, Arc<KubeObject>)>,
     ) -> ReconcileOutcome {
         self.controller
             .services
@@ -322,7 +322,7 @@ fn unknown_condition(kind: &str, reason: &str, message: &str) -> Condition {
 
 /// The result from which the status of a `Plugin` object is written.
 fn compose_result(
-    report: &Report,
+    report: &SlotReport,
     serving: Option<&Plugin>,
     conditions: Vec<Condition>,
     dealt: bool,
@@ -345,7 +345,7 @@ fn compose_result(
 }
 
 /// The conditions Loaded, Granted and Healthy, and Unverified where it is True.
-fn build_conditions(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Vec<Condition> {
+fn build_conditions(report: &SlotReport, serving: Option<&Plugin>, dealt: bool) -> Vec<Condition> {
     let loaded = match report.state {
         _ if !dealt => unknown_condition(
             condition_type::LOADED,
@@ -443,7 +443,11 @@ fn replace_healthy(conditions: &mut [Condition], by: Condition) {
 }
 
 /// Reason and message why it is not Ready, and the resolution; none when it is Ready.
-fn find_problem(report: &Report, aspects: &[Condition], dealt: bool) -> Option<(String, String, Resolution)> {
+fn find_problem(
+    report: &SlotReport,
+    aspects: &[Condition],
+    dealt: bool,
+) -> Option<(String, String, Resolution)> {
     let of = |kind: &str| {
         let bad = |c: &&Condition| c.type_ == kind && c.status != ConditionStatus::True;
         aspects.iter().find(bad)
@@ -470,13 +474,13 @@ fn find_problem(report: &Report, aspects: &[Condition], dealt: bool) -> Option<(
     ))
 }
 
-fn summarize_grants(plugin: &Plugin) -> Summary {
+fn summarize_grants(plugin: &Plugin) -> GrantSummary {
     let grants = &plugin.policy.grants;
-    Summary::new(grants.asks(), grants.granted())
+    GrantSummary::new(grants.asks(), grants.granted())
 }
 
 /// The status without its conditions, as JSON.
-fn render_fields(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Vec<u8> {
+fn render_fields(report: &SlotReport, serving: Option<&Plugin>, dealt: bool) -> Vec<u8> {
     let summary = serving.map(summarize_grants).unwrap_or_default();
     let short = |digest: &str| digest.get(..12).unwrap_or_default().to_owned();
     let used = serving
@@ -485,7 +489,7 @@ fn render_fields(report: &Report, serving: Option<&Plugin>, dealt: bool) -> Vec<
     let used = used.into_iter().filter_map(|i| summary.requested.get(i).cloned());
     let status = PluginStatus {
         state: Some(if dealt { report.state } else { LoadState::Loading }),
-        running: serving.map(|p| Build {
+        running: serving.map(|p| RunningBuild {
             version: p.version.clone(),
             digest: p.digest.clone(),
             short_digest: short(&p.digest),
@@ -519,17 +523,17 @@ mod tests {
     use super::*;
     use crate::plugin::CanaryReport;
 
-    fn report(state: LoadState) -> Report {
-        Report {
+    fn report(state: LoadState) -> SlotReport {
+        SlotReport {
             state,
             digest: "0123456789abcdef".into(),
             version: "1.2.3".into(),
-            ..Report::default()
+            ..SlotReport::default()
         }
     }
 
     /// Ok when it is Ready, the reason and message otherwise.
-    fn check_ready(report: &Report) -> Result<(), (String, String)> {
+    fn check_ready(report: &SlotReport) -> Result<(), (String, String)> {
         let aspects = vec![condition(condition_type::LOADED, true, "Loaded", "")];
         let aspects = match report.state {
             LoadState::Serving => aspects,
@@ -544,7 +548,7 @@ mod tests {
     #[test]
     fn refused_build_is_not_ready_and_names_the_serving_one() {
         assert_eq!(check_ready(&report(LoadState::Serving)), Ok(()));
-        let refused = |state| Report {
+        let refused = |state| SlotReport {
             reason: "InvalidConfig".into(),
             message: "config.url: Required value".into(),
             ..report(state)
@@ -596,7 +600,7 @@ mod tests {
                 message: "3 of its 10 objects fail".into(),
                 ..CanaryReport::default()
             };
-            let report = Report {
+            let report = SlotReport {
                 canary: Some(canary),
                 ..report(LoadState::Serving)
             };

@@ -14,20 +14,20 @@ use tracing::info;
 
 use super::{Controller, ReconcileOutcome, finalized::list_finalized, name_objects, run::ReconcileRun};
 use crate::{
-    cache::store::Query,
+    cache::store::ListQuery,
     client::api::{ApiError, warn_api_error},
     cluster::{ClusterObject, cluster_gvk},
     effect::events::{EventDraft, EventType},
     kube::{
         key::{Gvk, ObjectRef, cluster_name},
-        object::Object,
+        object::KubeObject,
         protection::{
             Protection, UserKind, format_used, is_user_of, list_used, parse_used, protection_finalizer,
         },
         scope::Projection,
         well_known::{annotation, bookkeeping, error_reason, event_reason},
     },
-    plugin::{self, Kind},
+    plugin::{self, PluginKind},
     schedule::dispatcher::Cause,
     upstream::{UpstreamObject, upstream_gvk},
 };
@@ -49,7 +49,7 @@ enum Protected {
 
 impl Protected {
     /// Parses an Upstream or a Cluster; the error names the field.
-    fn parse(gvk: &Gvk, object: &Object) -> Result<Self, String> {
+    fn parse(gvk: &Gvk, object: &KubeObject) -> Result<Self, String> {
         if *gvk == cluster_gvk() {
             return ClusterObject::from_object(object).map(Self::Cluster);
         }
@@ -82,7 +82,7 @@ impl Protected {
 }
 
 /// Returns true if a plugin reconciles the objects of a kind, in whichever version.
-fn is_same_kind(reconciled: &Kind, user: &UserKind) -> bool {
+fn is_same_kind(reconciled: &PluginKind, user: &UserKind) -> bool {
     reconciled.gvk.is_same_kind(&user.gvk) && reconciled.cluster == user.cluster
 }
 
@@ -90,7 +90,7 @@ fn is_same_kind(reconciled: &Kind, user: &UserKind) -> bool {
 pub(super) struct ConnectionProtection<'a> {
     controller: &'a Controller,
     key: &'a ObjectRef,
-    object: &'a Arc<Object>,
+    object: &'a Arc<KubeObject>,
 }
 
 impl ConnectionProtection<'_> {
@@ -225,7 +225,7 @@ impl ConnectionProtection<'_> {
         protected: Option<&Protected>,
     ) -> Result<Vec<ObjectRef>, String> {
         let (services, key) = (&self.controller.services, self.key);
-        let is_user = |object: &Object| !object.finalizers.is_empty() && is_user_of(object, key);
+        let is_user = |object: &KubeObject| !object.finalizers.is_empty() && is_user_of(object, key);
         let is_allowed = |user: &ObjectRef| protected.is_none_or(|protected| protected.allows_user(user));
         let plugins = self.controller.registry.serving();
         let mut users = Vec::new();
@@ -282,7 +282,7 @@ impl ConnectionProtection<'_> {
     async fn search_users(
         &self,
         kind: &UserKind,
-        is_user: impl Fn(&Object) -> bool,
+        is_user: impl Fn(&KubeObject) -> bool,
     ) -> Result<Vec<ObjectRef>, String> {
         let (Some(api), Some(cache)) = (
             self.controller.services.find_api(&kind.cluster),
@@ -320,8 +320,12 @@ impl ConnectionProtection<'_> {
         let gvk = plugin::kind();
         let services = &self.controller.services;
         let serving = services.wait_kind_synced(&gvk, "", SYNC_TIMEOUT).await?;
-        let objects = services.cache.store.list(&serving, &Query::default()).into_iter();
-        let is_at_home = |object: &Object| {
+        let objects = services
+            .cache
+            .store
+            .list(&serving, &ListQuery::default())
+            .into_iter();
+        let is_at_home = |object: &KubeObject| {
             object.has_finalizer(bookkeeping::PLUGIN_FINALIZER) && object.field_text("spec.cluster") == *name
         };
         let objects = objects
@@ -376,11 +380,11 @@ impl ConnectionProtection<'_> {
         let secret = ObjectRef::new(Gvk::secret(), &by.namespace, name);
         let stored = cache.store.get(&secret, Projection::Full);
         let forced = stored.is_some_and(|stored| stored.annotation(annotation::FORCE_DELETE) == Some("true"));
-        let query = Query {
+        let query = ListQuery {
             namespace: &by.namespace,
-            ..Query::default()
+            ..ListQuery::default()
         };
-        let needs = |(other, object): &(ObjectRef, Arc<Object>)| {
+        let needs = |(other, object): &(ObjectRef, Arc<KubeObject>)| {
             if other == by || !object.has_finalizer(finalizer) {
                 return false;
             }
@@ -445,7 +449,7 @@ impl ConnectionProtection<'_> {
 
 impl ReconcileRun<'_> {
     /// Remembers what the annotation of an object lists as used, in case that it is overwritten.
-    pub(super) fn remember_used(&self, object: &Object) {
+    pub(super) fn remember_used(&self, object: &KubeObject) {
         let Some(text) = object.annotation(bookkeeping::USED_CONNECTIONS) else {
             return;
         };
@@ -505,7 +509,7 @@ impl Controller {
     pub(super) fn protection_of<'a>(
         &'a self,
         key: &'a ObjectRef,
-        object: &'a Arc<Object>,
+        object: &'a Arc<KubeObject>,
     ) -> ConnectionProtection<'a> {
         ConnectionProtection {
             controller: self,
@@ -516,14 +520,14 @@ impl Controller {
 
     /// Removes the kinds of a plugin from the records of Upstreams and Clusters: none of its objects has its finalizer any more,
     /// and when its roles are gone with it, the host may not list them. Returns false if that failed, which is logged.
-    pub(super) async fn forget_user_kinds(&self, kinds: &[Kind]) -> bool {
+    pub(super) async fn forget_user_kinds(&self, kinds: &[PluginKind]) -> bool {
         let is_of_plugin = |user: &UserKind| kinds.iter().any(|kind| is_same_kind(kind, user));
         let forget = |record: &mut Protection| record.users.retain(|user| !is_of_plugin(user));
         let cache = &self.services.cache;
         let mut is_done = true;
         for gvk in [upstream_gvk(), cluster_gvk()] {
             for scope in cache.namespaces.kind_scopes(&gvk, None, Projection::Full) {
-                for (key, object) in cache.store.list(&scope, &Query::default()) {
+                for (key, object) in cache.store.list(&scope, &ListQuery::default()) {
                     if object.has_finalizer(protection_finalizer(&gvk)) {
                         is_done &= self.protection_of(&key, &object).change_record(&forget).await;
                     }
@@ -541,7 +545,7 @@ impl Controller {
     }
 
     /// Records an Event that names the objects for which a deleted one is kept.
-    pub(super) async fn report_users(&self, key: &ObjectRef, object: &Arc<Object>, users: &[ObjectRef]) {
+    pub(super) async fn report_users(&self, key: &ObjectRef, object: &Arc<KubeObject>, users: &[ObjectRef]) {
         let note = format!(
             "Needed by {} for cleanup, and deleted after that; {}=true deletes it at once",
             name_objects(users.iter(), MAX_NAMED_USERS),
@@ -550,7 +554,7 @@ impl Controller {
         self.report_blocked(key, object, &note).await;
     }
 
-    async fn report_blocked(&self, key: &ObjectRef, object: &Arc<Object>, note: &str) {
+    async fn report_blocked(&self, key: &ObjectRef, object: &Arc<KubeObject>, note: &str) {
         let draft = EventDraft {
             component: "ostler",
             event_type: EventType::Warning,

@@ -9,13 +9,13 @@ use super::{
 };
 use crate::{
     client::{
-        access_review::{AccessError, ObjectAccess, Subject},
+        access_review::{AccessError, ObjectAccess, ReviewSubject},
         api::warn_api_error,
     },
     contract::bindings::reconciler::{Failure, Resolution},
     effect::events::{EventDraft, EventType},
     kube::{
-        object::Object,
+        object::KubeObject,
         well_known::{annotation, condition_type, error_reason, event_reason, object_reason},
     },
     policy::grants::Access,
@@ -49,7 +49,11 @@ impl ReconcileRun<'_> {
         if !api.acts_as_plugins {
             return Ok(());
         }
-        match api.reviewer.check_access(Subject::Account(account), read).await {
+        match api
+            .reviewer
+            .check_access(ReviewSubject::Account(account), read)
+            .await
+        {
             Ok(()) => Ok(()),
             Err(AccessError::Unavailable(e)) => {
                 warn_api_error!(e, object = %key, plugin = &**plugin.name(), error = %e, "access review failed");
@@ -156,7 +160,7 @@ impl ReconcileRun<'_> {
     }
 
     /// Records an Event where a failure is worth one. `before` is the object with the status of before.
-    pub(super) async fn record_failure_event(&self, before: &Object, failure: &Failure) {
+    pub(super) async fn record_failure_event(&self, before: &KubeObject, failure: &Failure) {
         if needs_event(failure, &before.readiness().reason) {
             self.record_event(before, EventType::Warning, &failure.reason, &failure.message)
                 .await;
@@ -166,7 +170,7 @@ impl ReconcileRun<'_> {
     /// Records an Event about the object.
     pub(super) async fn record_event(
         &self,
-        object: &Object,
+        object: &KubeObject,
         event_type: EventType,
         reason: &str,
         note: &str,

@@ -14,11 +14,11 @@ use tracing::{info, warn};
 
 use super::{Controller, ReconcileOutcome};
 use crate::{
-    cache::store::Query,
+    cache::store::ListQuery,
     cluster::cluster_gvk,
     kube::{
         key::{Gvk, ObjectRef},
-        object::Object,
+        object::KubeObject,
         scope::Projection,
         well_known::{
             annotation::FORCE_DELETE,
@@ -54,7 +54,7 @@ struct Binding {
 }
 
 impl Binding {
-    fn parse(key: &ObjectRef, object: &Object) -> Option<Self> {
+    fn parse(key: &ObjectRef, object: &KubeObject) -> Option<Self> {
         let binding: RoleBinding = serde_json::from_slice(&object.json.text()).ok()?;
         let role = (binding.role_ref.kind == "Role").then(|| {
             let gvk = Gvk::new(&key.gvk.group, &key.gvk.version, "Role");
@@ -189,7 +189,7 @@ impl<'a> RightsProtection<'a> {
     async fn find_user(
         &self,
         key: &ObjectRef,
-        object: &Object,
+        object: &KubeObject,
         binding: &Binding,
     ) -> Result<Option<ObjectRef>, ReconcileOutcome> {
         let is_protected = object.has_finalizer(RIGHTS_PROTECTION);
@@ -238,12 +238,13 @@ impl<'a> RightsProtection<'a> {
 
     /// Returns an object of a namespace with the finalizer of a plugin.
     async fn find_finalized(&self, plugin: &Plugin, namespace: &str) -> Option<ObjectRef> {
-        let is_here = |kind: &&crate::plugin::Kind| kind.cluster.is_empty() && kind.is_granted_in(namespace);
+        let is_here =
+            |kind: &&crate::plugin::PluginKind| kind.cluster.is_empty() && kind.is_granted_in(namespace);
         for kind in plugin.kinds.iter().filter(is_here) {
             let Some(finalizer) = kind.finalizer.as_deref() else {
                 continue;
             };
-            let holds = |object: &Object| object.has_finalizer(finalizer);
+            let holds = |object: &KubeObject| object.has_finalizer(finalizer);
             match self.find_object(&kind.gvk, namespace, holds).await {
                 Ok(None) => {}
                 Ok(found) => return found,
@@ -263,7 +264,7 @@ impl<'a> RightsProtection<'a> {
             (Gvk::secret(), CLUSTER_PROTECTION),
         ];
         for (gvk, finalizer) in kinds {
-            let holds = |object: &Object| object.is_deleting() && object.has_finalizer(finalizer);
+            let holds = |object: &KubeObject| object.is_deleting() && object.has_finalizer(finalizer);
             // Without the CRDs there are none.
             if let Ok(Some(found)) = self.find_object(&gvk, namespace, holds).await {
                 return Some(found);
@@ -277,7 +278,7 @@ impl<'a> RightsProtection<'a> {
         &self,
         gvk: &Gvk,
         namespace: &str,
-        holds: impl Fn(&Object) -> bool,
+        holds: impl Fn(&KubeObject) -> bool,
     ) -> Result<Option<ObjectRef>, String> {
         let services = &self.controller.services;
         let serving = services.wait_kind_synced(gvk, namespace, SYNC_TIMEOUT).await?;
@@ -285,14 +286,14 @@ impl<'a> RightsProtection<'a> {
     }
 
     /// Lists the bindings of a namespace.
-    async fn list_bindings(&self, namespace: &str) -> Result<Vec<(ObjectRef, Arc<Object>)>, String> {
+    async fn list_bindings(&self, namespace: &str) -> Result<Vec<(ObjectRef, Arc<KubeObject>)>, String> {
         let services = &self.controller.services;
         let serving = services
             .wait_kind_synced(&role_binding_gvk(), namespace, SYNC_TIMEOUT)
             .await?;
-        let query = Query {
+        let query = ListQuery {
             namespace,
-            ..Query::default()
+            ..ListQuery::default()
         };
         Ok(services.cache.store.list(&serving, &query))
     }
@@ -322,7 +323,7 @@ impl<'a> RightsProtection<'a> {
         let mut role = binding.role.clone();
         if !on && role.is_some() {
             let bindings = self.list_bindings(&key.namespace).await.unwrap_or_default();
-            let shares = |(of, object): &(ObjectRef, Arc<Object>)| {
+            let shares = |(of, object): &(ObjectRef, Arc<KubeObject>)| {
                 of != key
                     && object.has_finalizer(RIGHTS_PROTECTION)
                     && Binding::parse(of, object).is_some_and(|other| other.role == role)
@@ -360,7 +361,7 @@ mod tests {
     use super::*;
 
     fn binding(json: &str) -> (ObjectRef, Binding) {
-        let (key, object) = Object::parse(&role_binding_gvk(), json.as_bytes()).expect("an object");
+        let (key, object) = KubeObject::parse(&role_binding_gvk(), json.as_bytes()).expect("an object");
         let parsed = Binding::parse(&key, &object).expect("a binding");
         (key, parsed)
     }

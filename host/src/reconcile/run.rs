@@ -9,7 +9,7 @@ use super::{
     rights::RightsProtection,
 };
 use crate::{
-    kube::{key::ObjectRef, object::Object, scope::Projection},
+    kube::{key::ObjectRef, object::KubeObject, scope::Projection},
     observe::metrics::PluginMetrics,
     plugin::Plugin,
     schedule::{dispatcher::Cause, queue::Work},
@@ -28,7 +28,7 @@ pub(super) struct ReconcileRun<'a> {
     /// The build.
     pub plugin: &'a Arc<Plugin>,
     /// The newest version of the object: writes of its metadata replace it.
-    pub object: Arc<Object>,
+    pub object: Arc<KubeObject>,
     /// The finalizer that is removed after the cleanup; none if the object is not being deleted.
     pub cleanup: Option<Box<str>>,
 }

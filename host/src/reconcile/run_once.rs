@@ -4,7 +4,7 @@ use super::Controller;
 use crate::{
     kube::key::ObjectRef,
     schedule::{
-        dependencies::Dependency,
+        dependencies::ReadDependency,
         dispatcher::Cause,
         queue::{Requeue, Work},
     },
@@ -28,7 +28,10 @@ pub enum ReconcileStep {
 impl Controller {
     /// Reconciles an object that was popped from the queue. It is queued again when a dependency changes, not after a
     /// time. Returns its dependencies.
-    pub async fn reconcile_once(&self, work: &Work<ObjectRef, Cause>) -> (ReconcileStep, Vec<Dependency>) {
+    pub async fn reconcile_once(
+        &self,
+        work: &Work<ObjectRef, Cause>,
+    ) -> (ReconcileStep, Vec<ReadDependency>) {
         let dispatcher = &self.services.dispatcher;
         let Some(end) = self.reconcile_object(work).await else {
             dispatcher.forget(&work.key);

@@ -3,7 +3,7 @@
 //! Every reconcile updates them, and there is an entry per object: only what is not available elsewhere is kept. The
 //! conditions of an object are read from the store.
 
-use crate::sandbox::capabilities::Counts;
+use crate::sandbox::capabilities::EffectCounts;
 use std::{
     collections::{BTreeMap, VecDeque},
     num::NonZero,
@@ -18,7 +18,7 @@ use crate::{
     cache::store::Store,
     kube::{
         key::{Gvk, ObjectMap, ObjectRef},
-        object::{Object, Readiness},
+        object::{KubeObject, Readiness},
         scope::Projection,
     },
 };
@@ -46,11 +46,11 @@ pub struct ObjectStats {
     pub failures: u64,
     /// Number of reconciles that began while another one of it was running. It must stay 0.
     pub overlaps: u64,
-    /// See [`Counts::api_writes`].
+    /// See [`EffectCounts::api_writes`].
     pub api_writes: u64,
-    /// See [`Counts::upstream_reads`].
+    /// See [`EffectCounts::upstream_reads`].
     pub upstream_reads: u64,
-    /// See [`Counts::upstream_writes`].
+    /// See [`EffectCounts::upstream_writes`].
     pub upstream_writes: u64,
     /// The plugin that reconciles it.
     pub plugin: String,
@@ -216,7 +216,7 @@ impl ReconcileStats {
 
     /// Records the version of an object that the host has received, or that it is gone. The time to Ready starts with the
     /// first.
-    pub fn observe_change(&self, key: &ObjectRef, new: Option<&Object>) {
+    pub fn observe_change(&self, key: &ObjectRef, new: Option<&KubeObject>) {
         match new {
             Some(object) => self.observe_status(key, object),
             None => {
@@ -288,8 +288,8 @@ impl ReconcileStats {
     }
 
     /// Adds the requests of a reconcile. An object that has no statistics gets none by it: a write may concern one that is not known.
-    pub fn add_counts(&self, key: &ObjectRef, counts: Counts) {
-        if counts == Counts::default() {
+    pub fn add_counts(&self, key: &ObjectRef, counts: EffectCounts) {
+        if counts == EffectCounts::default() {
             return;
         }
         let add = |to: &mut u32, n: u64| *to = to.saturating_add(u32::try_from(n).unwrap_or(u32::MAX));
@@ -327,7 +327,7 @@ impl ReconcileStats {
     }
 
     /// Records whether an object is Ready. Its conditions are parsed once per version.
-    pub fn observe_status(&self, key: &ObjectRef, object: &Object) {
+    pub fn observe_status(&self, key: &ObjectRef, object: &KubeObject) {
         let known = self.update_entry(key, |entry| entry.version == object.resource_version);
         if !known {
             let ready = object.readiness().ready;
@@ -382,8 +382,8 @@ impl ReconcileStats {
     }
 
     /// Statistics of an object that was read from the store; none if it was not there.
-    pub fn describe(&self, key: &ObjectRef, object: Option<&Object>) -> Option<ObjectStats> {
-        let readiness = object.map(Object::readiness).unwrap_or_default();
+    pub fn describe(&self, key: &ObjectRef, object: Option<&KubeObject>) -> Option<ObjectStats> {
+        let readiness = object.map(KubeObject::readiness).unwrap_or_default();
         let objects = self.objects.lock();
         objects
             .by_key
@@ -527,14 +527,14 @@ fn truncate_message(message: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{cache::store::Source, kube::scope::NamespaceScope};
+    use crate::{cache::store::VersionSource, kube::scope::NamespaceScope};
 
-    fn object(version: u64, ready: &str) -> (ObjectRef, Object) {
+    fn object(version: u64, ready: &str) -> (ObjectRef, KubeObject) {
         let json = format!(
             r#"{{"metadata":{{"name":"a","namespace":"n","uid":"u","resourceVersion":"{version}"}},
             "status":{{"conditions":[{{"type":"Ready","status":"{ready}","reason":"R","message":"m"}}]}}}}"#
         );
-        Object::parse(&Gvk::new("g", "v1", "Thing"), json.as_bytes()).expect("an object")
+        KubeObject::parse(&Gvk::new("g", "v1", "Thing"), json.as_bytes()).expect("an object")
     }
 
     #[test]
@@ -543,8 +543,8 @@ mod tests {
         let stats = ReconcileStats::new(store.clone());
         let (key, first) = object(1, "False");
         store.open_collection(&NamespaceScope::default().object_scope(&key, Projection::Full));
-        let observe = |object: Object| {
-            store.put(&key, object, Projection::Full, Source::Watch);
+        let observe = |object: KubeObject| {
+            store.put(&key, object, Projection::Full, VersionSource::Watch);
             stats.observe_change(&key, store.get(&key, Projection::Full).as_deref());
             stats.count_by_kind()[&key.gvk]
         };

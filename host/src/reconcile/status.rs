@@ -10,12 +10,12 @@ use crate::{
     client::api::{ApiError, warn_api_error},
     contract::{
         bindings::reconciler,
-        limits::{Limit, Limits},
+        limits::{Limit, PluginLimits},
     },
     kube::{
         hash::hash_to_u64,
         key::ObjectRef,
-        object::Object,
+        object::KubeObject,
         well_known::{condition_type, error_reason, object_reason},
     },
     observe::metrics::Suppressed,
@@ -53,7 +53,11 @@ impl Controller {
 
 impl StatusWriter<'_> {
     /// Writes the status that follows from a result for this version of an object. Returns true if a request was sent.
-    pub async fn write(&self, object: &Arc<Object>, result: &GuestResult) -> Result<bool, ReconcileOutcome> {
+    pub async fn write(
+        &self,
+        object: &Arc<KubeObject>,
+        result: &GuestResult,
+    ) -> Result<bool, ReconcileOutcome> {
         self.write_of(object.generation, object, result).await
     }
 
@@ -62,12 +66,12 @@ impl StatusWriter<'_> {
     pub async fn write_of(
         &self,
         generation: i64,
-        object: &Arc<Object>,
+        object: &Arc<KubeObject>,
         result: &GuestResult,
     ) -> Result<bool, ReconcileOutcome> {
         let (key, stats) = (self.key, &self.controller.stats);
         let result_hash = hash_to_u64(|hasher| result.hash(hasher));
-        let hash_version = |o: &Object, generation: i64| {
+        let hash_version = |o: &KubeObject, generation: i64| {
             hash_to_u64(|hasher| (result_hash, &o.uid, o.resource_version, generation).hash(hasher))
         };
         if self.written_hash() == Some(hash_version(object, generation)) {
@@ -146,7 +150,7 @@ impl StatusWriter<'_> {
     }
 
     /// Patches the status of an object, and counts the write.
-    async fn send(&self, object: &Object, patch: &Value) -> Result<Arc<Object>, ApiError> {
+    async fn send(&self, object: &KubeObject, patch: &Value) -> Result<Arc<KubeObject>, ApiError> {
         let patched = match self.controller.find_api(self.key) {
             Ok(api) => api.writer.patch_status(self.key, &object.uid, patch).await,
             Err(e) => Err(e),
@@ -165,7 +169,7 @@ impl StatusWriter<'_> {
     /// The new status of an object: conditions, fields of the component, and the phase where the kind has one.
     fn compose(
         &self,
-        object: &Object,
+        object: &KubeObject,
         result: &GuestResult,
         old: Option<&Value>,
         context: StatusContext,
@@ -197,7 +201,7 @@ impl StatusWriter<'_> {
     /// the next time, too, so the object is not requeued.
     async fn report_refused(
         &self,
-        object: &Object,
+        object: &KubeObject,
         old: Option<&Value>,
         context: StatusContext<'_>,
         message: &str,
@@ -249,7 +253,7 @@ impl StatusWriter<'_> {
 
     /// True when the server has stored all of a status. It drops fields that the CRD does not have, so that writing them
     /// again each time would never end.
-    fn is_stored_completely(&self, object: &Object, wanted: &Value) -> bool {
+    fn is_stored_completely(&self, object: &KubeObject, wanted: &Value) -> bool {
         let kept = object.status().unwrap_or_default();
         let missing = conditions::merge_patch(Some(&kept), wanted);
         let dropped = missing.as_ref().and_then(Value::as_object).map(|missing| {
@@ -306,7 +310,7 @@ fn find_reserved_condition(answer: &GuestResult) -> Option<&str> {
 }
 
 /// The limit that a result exceeds, and the value of it.
-fn find_excess(answer: &GuestResult, limits: &Limits) -> Option<(Limit, usize)> {
+fn find_excess(answer: &GuestResult, limits: &PluginLimits) -> Option<(Limit, usize)> {
     let (conditions, status, own) = match answer {
         GuestResult::Outcome(outcome) => (&outcome.conditions, &outcome.status, 0),
         GuestResult::Failure(failure) => {

@@ -14,11 +14,11 @@ use super::{
 use crate::{
     kube::{
         key::{Gvk, ObjectRef},
-        object::Object,
+        object::KubeObject,
         scope::Projection,
     },
     sandbox::capabilities::http::StoreSecrets,
-    schedule::{dependencies::Dependency, host_lane::HostLane},
+    schedule::{dependencies::ReadDependency, host_lane::HostLane},
     upstream::{HealthReport, SendError, UpstreamObject},
 };
 
@@ -52,7 +52,7 @@ impl Controller {
     }
 
     /// Checks an upstream.
-    async fn check_upstream(&self, key: &ObjectRef, object: &Arc<Object>) -> HealthCheck {
+    async fn check_upstream(&self, key: &ObjectRef, object: &Arc<KubeObject>) -> HealthCheck {
         let services = &self.services;
         let clients = &services.upstreams.clients;
         let mut reads = Vec::new();
@@ -121,7 +121,7 @@ impl Controller {
 }
 
 /// The check of an upstream of which no server could be asked.
-fn failed_check(error: &SendError, reads: Vec<Dependency>) -> HealthCheck {
+fn failed_check(error: &SendError, reads: Vec<ReadDependency>) -> HealthCheck {
     HealthCheck {
         report: HealthReport::from_error(error),
         reads,

@@ -16,7 +16,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use self::{
     deserializer::ValueDeserializer,
     error::CodecError,
-    serializer::{Part, ValueSerializer},
+    serializer::{SerializedPart, ValueSerializer},
     size::SizeEstimator,
 };
 use super::value::RecordedValue;
@@ -38,7 +38,7 @@ pub trait Recordable: Send + Sync + 'static {
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Recordable for T {
     fn to_recorded(&self) -> RecordedValue {
         self.serialize(ValueSerializer)
-            .map_or(RecordedValue::Null, Part::into_value)
+            .map_or(RecordedValue::Null, SerializedPart::into_value)
     }
 
     fn estimate_bytes(&self) -> usize {

@@ -9,7 +9,7 @@ use super::value::RecordedValue;
 
 /// A difference between a recorded and a replayed value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Change {
+pub struct ValueChange {
     /// The path: `object.data.greeting`, `options.fields[0]`.
     pub path: String,
     /// The recorded value; absent if there was none.
@@ -27,13 +27,18 @@ const MAX_CHANGES: usize = 20;
 const MAX_VALUE_CHARS: usize = 400;
 
 /// Lists the differences between two values. Bytes that are JSON on both sides are compared as JSON.
-pub fn list_changes(recorded: &RecordedValue, replayed: &RecordedValue) -> Vec<Change> {
+pub fn list_changes(recorded: &RecordedValue, replayed: &RecordedValue) -> Vec<ValueChange> {
     let mut found = Vec::new();
     compare("", Some(recorded), Some(replayed), &mut found);
     found
 }
 
-fn compare(path: &str, old: Option<&RecordedValue>, new: Option<&RecordedValue>, found: &mut Vec<Change>) {
+fn compare(
+    path: &str,
+    old: Option<&RecordedValue>,
+    new: Option<&RecordedValue>,
+    found: &mut Vec<ValueChange>,
+) {
     if old == new || found.len() >= MAX_CHANGES {
         return;
     }
@@ -52,14 +57,14 @@ fn compare(path: &str, old: Option<&RecordedValue>, new: Option<&RecordedValue>,
         (Some(RecordedValue::Bytes(a)), Some(RecordedValue::Bytes(b))) => {
             match (serde_json::from_slice(a), serde_json::from_slice(b)) {
                 (Ok(a), Ok(b)) => compare_json(path, Some(&a), Some(&b), found),
-                _ => found.push(Change::between(path, old, new)),
+                _ => found.push(ValueChange::between(path, old, new)),
             }
         }
-        _ => found.push(Change::between(path, old, new)),
+        _ => found.push(ValueChange::between(path, old, new)),
     }
 }
 
-fn compare_json(path: &str, old: Option<&Value>, new: Option<&Value>, found: &mut Vec<Change>) {
+fn compare_json(path: &str, old: Option<&Value>, new: Option<&Value>, found: &mut Vec<ValueChange>) {
     if old == new || found.len() >= MAX_CHANGES {
         return;
     }
@@ -74,7 +79,7 @@ fn compare_json(path: &str, old: Option<&Value>, new: Option<&Value>, found: &mu
                 compare_json(&format!("{path}[{i}]"), a.get(i), b.get(i), found);
             }
         }
-        _ => found.push(Change {
+        _ => found.push(ValueChange {
             path: path.to_owned(),
             recorded: old.map(shorten_value),
             replayed: new.map(shorten_value),
@@ -100,7 +105,7 @@ fn join_path(path: &str, name: &str) -> String {
     }
 }
 
-impl Change {
+impl ValueChange {
     /// A change between two values. If both look alike (the text `on` and the JSON `"on"`), they are shown as in a
     /// recording file.
     fn between(path: &str, old: Option<&RecordedValue>, new: Option<&RecordedValue>) -> Self {
@@ -263,7 +268,7 @@ mod tests {
             (bytes(b"{\"a\":1}"), bytes(b"{"), json!({"a": 1}), json!("{")),
         ] {
             let record = |value: &RecordedValue| RecordedValue::Record(vec![("body".into(), value.clone())]);
-            let change = Change {
+            let change = ValueChange {
                 path: "body".into(),
                 recorded: Some(recorded),
                 replayed: Some(replayed),

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     contract::host_calls::{EffectClass, HostCall},
-    recording::{comparison::Change, value::RecordedValue},
+    recording::{comparison::ValueChange, value::RecordedValue},
 };
 
 /// A difference between a replay and its recording.
@@ -20,7 +20,7 @@ pub enum Difference {
         /// `kubernetes.apply`.
         function: String,
         /// The changed arguments.
-        changes: Vec<Change>,
+        changes: Vec<ValueChange>,
     },
     /// A call that is not in the recording, and needs no result from it.
     Additional {
@@ -45,12 +45,12 @@ pub enum Difference {
         /// The function that was called in its place.
         function: String,
         /// The changed arguments, if the function is the same.
-        changes: Vec<Change>,
+        changes: Vec<ValueChange>,
     },
     /// Another outcome, failure or trap.
     Outcome {
         /// The changed fields.
-        changes: Vec<Change>,
+        changes: Vec<ValueChange>,
     },
 }
 
@@ -107,7 +107,7 @@ impl fmt::Display for Difference {
 }
 
 /// Formats changes on one line.
-struct ChangesDisplay<'a>(&'a [Change]);
+struct ChangesDisplay<'a>(&'a [ValueChange]);
 
 impl fmt::Display for ChangesDisplay<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::value::RecordedValue;
 use crate::{
-    contract::limits::{Limits, LimitsSpec},
+    contract::limits::{LimitsSpec, PluginLimits},
     kube::renamed_fields::explain_unknown_field,
 };
 
@@ -28,11 +28,11 @@ pub struct Recording {
     /// [`KIND`].
     pub kind: String,
     /// The name and time of the recording.
-    pub metadata: Metadata,
+    pub metadata: RecordingMetadata,
     /// Version of the host that recorded it.
     pub host: String,
     /// The build of the plugin.
-    pub plugin: Plugin,
+    pub plugin: RecordedPlugin,
     /// The object: `Team/demo/platform`.
     pub object: String,
     /// `reconcile`, `cleanup` or `handle`.
@@ -61,7 +61,7 @@ pub struct Recording {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wasi: Option<Wasi>,
     /// The host calls, in order.
-    pub calls: Vec<Call>,
+    pub calls: Vec<HostCallRecord>,
     /// `{"outcome": …}`, `{"failure": …}` or `{"trap": …}`; of a message `{"disposition": …}` or `{"error": …}`.
     #[serde(default)]
     pub end: RecordedValue,
@@ -70,7 +70,7 @@ pub struct Recording {
 /// Name and time of a recording.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Metadata {
+pub struct RecordingMetadata {
     /// The id of the reconcile, as in logs and traces.
     pub name: String,
     /// The time at which it began.
@@ -79,7 +79,7 @@ pub struct Metadata {
 
 /// A build of a plugin.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Plugin {
+pub struct RecordedPlugin {
     /// The name of the plugin.
     pub name: String,
     /// The version of the plugin.
@@ -92,7 +92,7 @@ pub struct Plugin {
 const MAX_REPLAY_TIME: Duration = Duration::from_secs(600);
 
 /// Selects the limits that a replay needs. Limits of host calls show in the recorded results.
-pub fn select_limits(limits: &Limits) -> LimitsSpec {
+pub fn select_limits(limits: &PluginLimits) -> LimitsSpec {
     LimitsSpec {
         memory: Some(limits.memory.into()),
         table_elements: Some(limits.table_elements),
@@ -106,7 +106,7 @@ pub fn select_limits(limits: &Limits) -> LimitsSpec {
 /// A host call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Call {
+pub struct HostCallRecord {
     /// `kubernetes.get`.
     pub function: String,
     /// The time of the call since the beginning of the reconcile.
@@ -140,7 +140,7 @@ pub struct Wasi {
 /// The summary of a recording.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Summary {
+pub struct RecordingSummary {
     /// The id of the reconcile.
     pub id: String,
     /// The time at which it began.
@@ -199,10 +199,10 @@ impl Recording {
     }
 
     /// The limits of a replay. The error names a limit that no host can grant.
-    pub fn limits(&self) -> Result<Limits, String> {
+    pub fn limits(&self) -> Result<PluginLimits, String> {
         self.limits.check()?;
-        let limits = self.limits.with_defaults(&Limits::default());
-        Ok(Limits {
+        let limits = self.limits.with_defaults(&PluginLimits::default());
+        Ok(PluginLimits {
             cpu_time: limits.cpu_time.min(MAX_REPLAY_TIME),
             timeout: limits.timeout.min(MAX_REPLAY_TIME),
             ..limits
@@ -281,14 +281,14 @@ mod tests {
         assert!(large.expect_err("too much").contains("limits.memory is 64Gi"));
         assert!(recording(r#"{"memory": "much"}"#).is_err());
         // A duration is read back as it was written.
-        let selected = select_limits(&Limits {
+        let selected = select_limits(&PluginLimits {
             cpu_time: Duration::from_millis(1234),
-            ..Limits::default()
+            ..PluginLimits::default()
         });
         let text = serde_json::to_string(&selected).unwrap();
         let read: LimitsSpec = serde_json::from_str(&text).unwrap();
         assert_eq!(
-            read.with_defaults(&Limits::default()).cpu_time,
+            read.with_defaults(&PluginLimits::default()).cpu_time,
             Duration::from_millis(1234),
             "{text}"
         );

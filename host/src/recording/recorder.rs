@@ -25,16 +25,16 @@ use crate::{
         },
         trap::Trap,
     },
-    kube::{key::ObjectRef, object::Object},
+    kube::{key::ObjectRef, object::KubeObject},
     observe::telemetry::ReconcileId,
     policy::plugin_policy::PluginPolicy,
 };
 
 /// The arguments of a host call, by name.
-pub type Arguments = Vec<(&'static str, Box<dyn Recordable>)>;
+pub type CallArguments = Vec<(&'static str, Box<dyn Recordable>)>;
 
 /// Converts arguments to one record.
-pub fn record_arguments(arguments: &Arguments) -> RecordedValue {
+pub fn record_arguments(arguments: &CallArguments) -> RecordedValue {
     let named = arguments
         .iter()
         .map(|(name, value)| (super::codec::to_camel_case(name), value.to_recorded()));
@@ -62,7 +62,7 @@ pub enum CallInput {
     /// `reconcile` or `cleanup`.
     Reconcile {
         /// The version of the object that the component gets.
-        object: Arc<Object>,
+        object: Arc<KubeObject>,
         /// Number of consecutive failures before.
         attempt: u32,
         /// The causes for which the object was queued.
@@ -167,7 +167,7 @@ struct RecordedHostCall {
     at: Duration,
     /// None for a host call that has not returned.
     took: Option<Duration>,
-    arguments: Arguments,
+    arguments: CallArguments,
     result: Option<Box<dyn Recordable>>,
 }
 
@@ -291,7 +291,7 @@ impl Recorder {
     }
 
     /// Records the beginning of a host call. `arguments` is not called where they are not recorded.
-    pub fn begin_host_call(&mut self, function: &'static str, arguments: impl FnOnce() -> Arguments) {
+    pub fn begin_host_call(&mut self, function: &'static str, arguments: impl FnOnce() -> CallArguments) {
         self.calls += 1;
         if self.cut && self.followers.is_empty() {
             return;
@@ -444,8 +444,8 @@ impl RecordedCall {
     }
 
     /// Summarizes it for a list.
-    pub fn summary(&self) -> format::Summary {
-        format::Summary {
+    pub fn summary(&self) -> format::RecordingSummary {
+        format::RecordingSummary {
             id: self.info.id.to_string(),
             at: format::format_timestamp(self.at),
             object: self.info.key.to_string(),
@@ -472,12 +472,12 @@ impl RecordedCall {
         Recording {
             api_version: API_VERSION.into(),
             kind: KIND.into(),
-            metadata: format::Metadata {
+            metadata: format::RecordingMetadata {
                 name: self.info.id.to_string(),
                 creation_timestamp: format::format_timestamp(self.at),
             },
             host: env!("CARGO_PKG_VERSION").into(),
-            plugin: format::Plugin {
+            plugin: format::RecordedPlugin {
                 name: policy.plugin.to_string(),
                 version: self.info.version.clone(),
                 digest: self.info.digest.clone(),
@@ -500,8 +500,8 @@ impl RecordedCall {
 }
 
 impl RecordedHostCall {
-    fn to_format(&self) -> format::Call {
-        format::Call {
+    fn to_format(&self) -> format::HostCallRecord {
+        format::HostCallRecord {
             function: self.function.into(),
             at_microseconds: to_micros(self.at),
             took_microseconds: self.took.map(to_micros),
@@ -604,7 +604,7 @@ pub(super) mod tests {
     pub fn recorder(name: &str, max_bytes: usize, withheld: bool, followers: Vec<Follower>) -> Recorder {
         let gvk = Gvk::new("a.dev", "v1", "Thing");
         let object = format!(r#"{{"metadata":{{"name":"{name}","namespace":"n"}}}}"#);
-        let (key, object) = Object::parse(&gvk, object.as_bytes()).expect("an object");
+        let (key, object) = KubeObject::parse(&gvk, object.as_bytes()).expect("an object");
         let info = CallInfo {
             id: ReconcileId::next(),
             key,
@@ -618,7 +618,7 @@ pub(super) mod tests {
                 plugin: "thing".into(),
                 grants: Grants::default().grants_for("thing"),
                 config: b"{}".to_vec(),
-                limits: crate::contract::limits::Limits::default(),
+                limits: crate::contract::limits::PluginLimits::default(),
             }),
             version: "1.0.0".into(),
             digest: "d1".into(),

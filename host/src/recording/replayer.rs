@@ -10,7 +10,7 @@ use crate::recording::{
     codec::Recordable,
     comparison::list_changes,
     format::{self, Recording},
-    recorder::{self, Arguments},
+    recorder::{self, CallArguments},
     value::RecordedValue,
     wasi::WasiInputs,
 };
@@ -72,7 +72,7 @@ impl Replayer {
     }
 
     /// Answers a host call. Without an answer the future stays pending, and [`Replayer::wait_stopped`] returns.
-    pub async fn answer_call<T: Recordable>(&self, function: &'static str, arguments: Arguments) -> T {
+    pub async fn answer_call<T: Recordable>(&self, function: &'static str, arguments: CallArguments) -> T {
         let arguments = recorder::record_arguments(&arguments);
         let found = self
             .progress()

@@ -17,13 +17,13 @@ use super::{
     preflight::preflight_replay,
 };
 use crate::{
-    contract::limits::Limits,
-    kube::{backoff::Backoff, hash::encode_hex, object::Object, well_known::plugin_reason},
+    contract::limits::PluginLimits,
+    kube::{backoff::Backoff, hash::encode_hex, object::KubeObject, well_known::plugin_reason},
     plugin::{
-        LoadError, Plugin, Registry, SlotId,
+        LoadError, Plugin, PluginRegistry, SlotId,
         canary_selector::CanarySelector,
         load_for_object, recorded_rollback,
-        spec::{Oci, Source},
+        spec::{ComponentSource, Oci},
     },
     policy::{components::ComponentPolicy, grants::Grants},
     sandbox::engine::Engine,
@@ -107,7 +107,7 @@ impl Reloader {
     }
 
     /// Makes a rollback apply that another process has recorded in the status of a `Plugin` object.
-    fn follow_rollback_record(&self, id: &SlotId, object: &Object) {
+    fn follow_rollback_record(&self, id: &SlotId, object: &KubeObject) {
         let change = self
             .registry
             .update_rollback_record(id, recorded_rollback(object));
@@ -210,7 +210,13 @@ impl Reloader {
     }
 
     /// Loads one build of a `Plugin` object unless its revision is loaded or being loaded.
-    fn load_build(&mut self, desired: &Arc<DesiredPlugin>, role: BuildRole, source: &Source, since: Instant) {
+    fn load_build(
+        &mut self,
+        desired: &Arc<DesiredPlugin>,
+        role: BuildRole,
+        source: &ComponentSource,
+        since: Instant,
+    ) {
         // The CRD's schema allows no path: the API server has refused such an object with a message.
         if source.file.as_ref().is_some_and(|file| file.contains('/')) {
             return;
@@ -329,7 +335,7 @@ impl Reloader {
     }
 
     /// The content of a file of the plugin directory; `None` for a source of another type.
-    fn read_file_source(&self, source: &Source) -> Option<Result<Vec<u8>, LoadError>> {
+    fn read_file_source(&self, source: &ComponentSource) -> Option<Result<Vec<u8>, LoadError>> {
         let file = source.file.as_ref()?;
         let read = std::fs::read(self.directory.join(file));
         Some(read.map_err(|e| {
@@ -449,7 +455,7 @@ impl Reloader {
 /// Digest of everything that makes a difference to a build: its content, or the error of reading that, and its spec.
 fn compute_revision(
     desired: &DesiredPlugin,
-    source: &Source,
+    source: &ComponentSource,
     content: Option<&Result<Vec<u8>, LoadError>>,
     host_policy: &ComponentPolicy,
 ) -> String {
@@ -469,10 +475,10 @@ fn compute_revision(
 /// Dependencies of loading a build.
 struct BuildContext<'a> {
     engine: &'a Arc<Engine>,
-    registry: &'a Registry,
+    registry: &'a PluginRegistry,
     objects: &'a PluginObjects,
     host_policy: &'a ComponentPolicy,
-    limits: &'a Limits,
+    limits: &'a PluginLimits,
 }
 
 /// Reads or pulls the component of a `Plugin` object and makes a build of it.
@@ -534,7 +540,7 @@ async fn load_previous(
         spec: desired.spec.clone(),
     };
     let oci = desired.spec.source.oci.as_ref();
-    previous.spec.source = Source {
+    previous.spec.source = ComponentSource {
         file: None,
         oci: Some(Oci {
             reference: reference.clone(),

@@ -15,25 +15,25 @@ use tokio::sync::watch;
 use tracing::{debug, warn};
 
 use crate::{
-    cache::store::Query,
+    cache::store::ListQuery,
     client::api::{ApiError, parse_response},
     kube::{
         backoff::Backoff,
         key::ObjectRef,
-        object::Object,
+        object::KubeObject,
         scope::{Projection, Scope},
         selector::Selector,
         well_known::plugin_reason,
     },
     plugin::{
-        self, LoadError, Registry,
-        spec::{Data, KeyName, Oci, PluginSpec, Verify},
+        self, LoadError, PluginRegistry,
+        spec::{Data, KeyName, Oci, PluginSpec, VerifySpec},
     },
     policy::components::ComponentPolicy,
     sandbox::services::Services,
     schedule::{dispatcher::Cause, host_lane::HostLane, queue::Priority},
     supply::{
-        oci::{self, Reference, RegistryAuth},
+        oci::{self, OciReference, RegistryAuth},
         signature::{PublicKey, SignaturePolicy},
     },
 };
@@ -49,7 +49,7 @@ pub struct PluginObjects {
     services: Arc<Services>,
     selector: Option<Selector>,
     registries: oci::ComponentStore,
-    registry: Arc<Registry>,
+    registry: Arc<PluginRegistry>,
     /// True once the objects are listed, or it is known that they can't be.
     is_listing_done: watch::Sender<bool>,
     has_list: AtomicBool,
@@ -78,7 +78,7 @@ pub struct DesiredPlugin {
 
 impl DesiredPlugin {
     /// Parses a stored object. The error names the field.
-    pub fn parse(key: &ObjectRef, object: &Object) -> Result<Self, LoadError> {
+    pub fn parse(key: &ObjectRef, object: &KubeObject) -> Result<Self, LoadError> {
         Ok(Self {
             name: key.name.to_string(),
             generation: object.generation,
@@ -93,7 +93,7 @@ impl PluginObjects {
         services: Arc<Services>,
         selector: Option<Selector>,
         registries: oci::ComponentStore,
-        registry: Arc<Registry>,
+        registry: Arc<PluginRegistry>,
     ) -> Self {
         Self {
             services,
@@ -169,15 +169,15 @@ impl PluginObjects {
     }
 
     /// The objects, by name; none until they have been listed.
-    pub fn list(&self) -> Option<Vec<(ObjectRef, Arc<Object>)>> {
+    pub fn list(&self) -> Option<Vec<(ObjectRef, Arc<KubeObject>)>> {
         if !self.has_list.load(Ordering::Acquire) {
             return None;
         }
         let (serving, _) = self.services.cache.informers.ensure_informer(&self.scope());
         // A wider watch has the Plugins of other hosts, too.
-        let query = Query {
+        let query = ListQuery {
             labels: self.selector.as_ref(),
-            ..Query::default()
+            ..ListQuery::default()
         };
         let mut objects = self.services.cache.store.list(&serving, &query);
         objects.sort_by(|a, b| a.0.cmp(&b.0));
@@ -196,7 +196,7 @@ impl PluginObjects {
     pub async fn pull(
         &self,
         oci: &Oci,
-        verify: Option<&Verify>,
+        verify: Option<&VerifySpec>,
         host_policy: &ComponentPolicy,
     ) -> Result<(Vec<u8>, Option<String>), LoadError> {
         let reference = parse_reference(&oci.reference)?;
@@ -339,7 +339,7 @@ impl PluginObjects {
     /// The signature policy of a spec and of the host: both must be met.
     async fn load_policy(
         &self,
-        verify: Option<&Verify>,
+        verify: Option<&VerifySpec>,
         host_policy: &ComponentPolicy,
     ) -> Result<SignaturePolicy, LoadError> {
         let own = match verify {
@@ -360,7 +360,7 @@ impl PluginObjects {
     }
 
     /// The signature policy of a spec, with its keys read from ConfigMaps and Secrets.
-    async fn load_own_policy(&self, verify: &Verify) -> Result<SignaturePolicy, LoadError> {
+    async fn load_own_policy(&self, verify: &VerifySpec) -> Result<SignaturePolicy, LoadError> {
         let invalid = |at: &str, e: &dyn std::fmt::Display| {
             LoadError::new(plugin_reason::INVALID_KEY, format!("{at}: {e}"))
         };
@@ -444,7 +444,7 @@ impl PluginObjects {
     }
 }
 
-fn parse_reference(text: &str) -> Result<Reference, LoadError> {
+fn parse_reference(text: &str) -> Result<OciReference, LoadError> {
     text.parse()
         .map_err(|e| LoadError::new(plugin_reason::INVALID_SPEC, format!("the reference {text}: {e}")))
 }

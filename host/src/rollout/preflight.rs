@@ -1,6 +1,6 @@
 //! Preflight of a new build: recordings of the plugin are replayed with it before it may serve.
 //!
-//! It is the last check before [`Registry::serve`], which makes the build replace the one that serves.
+//! It is the last check before [`PluginRegistry::serve`], which makes the build replace the one that serves.
 
 use std::{
     sync::Arc,
@@ -11,7 +11,7 @@ use tracing::{info, warn};
 
 use crate::{
     kube::well_known::plugin_reason,
-    plugin::{LoadError, Plugin, PreflightDifference, PreflightReport, Registry, SlotId},
+    plugin::{LoadError, Plugin, PluginRegistry, PreflightDifference, PreflightReport, SlotId},
     recording::{RecordingStore, recorder::RecordedCall},
     replay,
     sandbox::engine::Engine,
@@ -25,7 +25,7 @@ const PREFLIGHT_TIMEOUT: Duration = Duration::from_millis(100);
 pub(super) async fn preflight_replay(
     engine: &Arc<Engine>,
     store: &RecordingStore,
-    registry: &Registry,
+    registry: &PluginRegistry,
     id: &SlotId,
     plugin: Plugin,
 ) -> Result<Plugin, LoadError> {

@@ -31,29 +31,29 @@ use std::{
 
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 
-use self::protection::{Usage, UsedConnection};
+use self::protection::{ConnectionUsage, UsedConnection};
 pub use self::{
     budget::{Budget, TransferredBytes},
     context::{CallContext, CallTarget},
     dispatch::HostCalls,
-    effects::{Counts, Effects},
+    effects::{EffectCounts, Effects},
 };
 use crate::{
-    cache::informer::{Reader, SyncError},
+    cache::informer::{InformerReader, SyncError},
     client::{
-        access_review::{AccessError, ObjectAccess, Subject},
+        access_review::{AccessError, ObjectAccess, ReviewSubject},
         api::ApiError,
     },
     cluster::{ClusterAccess, ClusterObject, Connection, CurrentWait, cluster_gvk},
     contract::{
         bindings::types::{self, Error},
-        limits::{Limit, Limits},
+        limits::{Limit, PluginLimits},
         memory_budget::MemoryLease,
         trap::PanicReport,
     },
     kube::{
         key::ObjectRef,
-        object::Object,
+        object::KubeObject,
         scope::{NamespaceScope, Projection, Scope},
         well_known::{condition_type, upstream_reason},
     },
@@ -61,7 +61,7 @@ use crate::{
     policy::plugin_policy::PluginPolicy,
     recording::CallMode,
     sandbox::services::{ApiAccess, Services, SharedCache},
-    schedule::dependencies::Dependency,
+    schedule::dependencies::ReadDependency,
 };
 
 /// Longest time that a read waits for the initial list of an informer.
@@ -87,7 +87,7 @@ impl fmt::Display for ReferenceDisplay<'_> {
 }
 
 /// One call into a component, as its capabilities see it.
-pub struct Call {
+pub struct PluginCall {
     /// The plugin, object and services that the call is for.
     pub context: CallContext,
     /// The use of the limits.
@@ -108,7 +108,7 @@ pub struct Call {
     response_bytes: usize,
 }
 
-impl Call {
+impl PluginCall {
     /// A call for an object. Without a target every capability is denied.
     pub fn new(policy: Arc<PluginPolicy>, target: Option<CallTarget>) -> Self {
         Self::with_context(CallContext::reconcile(policy, target))
@@ -139,7 +139,7 @@ impl Call {
     }
 
     /// The limits of the plugin.
-    pub fn limits(&self) -> &Limits {
+    pub fn limits(&self) -> &PluginLimits {
         self.context.limits()
     }
 
@@ -235,7 +235,7 @@ impl Call {
             match access
                 .api
                 .reviewer
-                .check_access(Subject::Account(account), *read)
+                .check_access(ReviewSubject::Account(account), *read)
                 .await
             {
                 Ok(()) => {}
@@ -267,7 +267,7 @@ impl Call {
 
     /// Records a read: from now on an informer watches the object or list, and a change of it wakes the reconciled
     /// object. Fails if that takes more watches than the plugin may have.
-    fn record_read(&mut self, dependency: Dependency) -> Result<(), Error> {
+    fn record_read(&mut self, dependency: ReadDependency) -> Result<(), Error> {
         let Some(target) = &self.context.target else {
             return Ok(());
         };
@@ -288,8 +288,8 @@ impl Call {
     }
 
     /// The plugin as a reader of the shared cache.
-    fn reader(&self) -> Reader<'_> {
-        Reader {
+    fn reader(&self) -> InformerReader<'_> {
+        InformerReader {
             plugin: &self.context.policy.plugin,
             max_watches: self.limits().watches,
         }
@@ -329,8 +329,8 @@ impl Call {
         services: &Services,
         key: &ObjectRef,
         projection: Projection,
-    ) -> Result<Option<Arc<Object>>, Error> {
-        let dependency = Dependency::Object(key.clone(), projection);
+    ) -> Result<Option<Arc<KubeObject>>, Error> {
+        let dependency = ReadDependency::Object(key.clone(), projection);
         self.get_by_dependency(services, key, projection, dependency)
             .await
     }
@@ -341,8 +341,8 @@ impl Call {
         services: &Services,
         key: &ObjectRef,
         projection: Projection,
-        dependency: Dependency,
-    ) -> Result<Option<Arc<Object>>, Error> {
+        dependency: ReadDependency,
+    ) -> Result<Option<Arc<KubeObject>>, Error> {
         // The edge comes first: an informer that is needed is not stopped meanwhile.
         self.record_read(dependency.clone())?;
         let remote = find_remote(services, &key.cluster)?;
@@ -358,7 +358,7 @@ impl Call {
         &mut self,
         services: &Services,
         cluster: &Arc<str>,
-        usage: Usage,
+        usage: ConnectionUsage,
     ) -> Result<ClusterAccess, Error> {
         let Some((namespace, name)) = cluster.split_once('/') else {
             return Ok(services.home());
@@ -441,7 +441,7 @@ fn find_remote(services: &Services, cluster: &str) -> Result<Option<Arc<Connecti
     services.clusters.find(cluster).map(Some).ok_or_else(closed)
 }
 
-impl types::Host for Call {}
+impl types::Host for PluginCall {}
 
 /// The reference to the reconciled object: no cluster stands for its own.
 pub fn target_reference(key: &ObjectRef) -> types::ObjectRef {

@@ -36,12 +36,12 @@ use crate::{
             messages::{Delivery, Disposition},
             reconciler, types,
         },
-        limits::Limits,
+        limits::PluginLimits,
         memory_budget::{MemoryBudget, MemoryLease},
         trap::Trap,
     },
     observe::log_ring::LogLevel,
-    sandbox::capabilities::{Call, HostCalls},
+    sandbox::capabilities::{HostCalls, PluginCall},
 };
 
 /// Interval of epochs, at which the CPU time of running components is checked.
@@ -285,7 +285,11 @@ impl Engine {
     }
 
     /// Calls `describe`, which a component is loaded with: the types of all functions of its reconciler are checked.
-    pub async fn describe(&self, compiled: &Compiled, call: Call) -> Result<reconciler::Descriptor, Trap> {
+    pub async fn describe(
+        &self,
+        compiled: &Compiled,
+        call: PluginCall,
+    ) -> Result<reconciler::Descriptor, Trap> {
         let (result, _) = self
             .run_call(compiled, call, |engine, compiled, store| {
                 Box::pin(async move {
@@ -304,12 +308,12 @@ impl Engine {
     pub async fn reconcile(
         &self,
         compiled: &Compiled,
-        call: Call,
+        call: PluginCall,
         request: reconciler::Request,
         deleting: bool,
     ) -> (
         Result<Result<reconciler::Outcome, reconciler::Failure>, Trap>,
-        Call,
+        PluginCall,
     ) {
         let export = if deleting {
             Export::Cleanup
@@ -323,7 +327,7 @@ impl Engine {
     pub async fn initialize(
         &self,
         compiled: &Compiled,
-        call: Call,
+        call: PluginCall,
     ) -> Result<Result<(), types::Error>, Trap> {
         let (result, _) = self.call_export(compiled, call, Export::Initialize, ()).await;
         result
@@ -333,7 +337,7 @@ impl Engine {
     pub async fn upgrade(
         &self,
         compiled: &Compiled,
-        call: Call,
+        call: PluginCall,
         object: Vec<u8>,
     ) -> Result<Result<Option<Vec<u8>>, types::Error>, Trap> {
         let (result, _) = self.call_export(compiled, call, Export::Upgrade, (object,)).await;
@@ -344,9 +348,9 @@ impl Engine {
     pub async fn handle(
         &self,
         compiled: &Compiled,
-        call: Call,
+        call: PluginCall,
         delivery: Delivery,
-    ) -> (Result<Result<Disposition, types::Error>, Trap>, Call) {
+    ) -> (Result<Result<Disposition, types::Error>, Trap>, PluginCall) {
         self.call_export(compiled, call, Export::Handle, (delivery,))
             .await
     }
@@ -356,10 +360,10 @@ impl Engine {
     async fn call_export<P, T>(
         &self,
         compiled: &Compiled,
-        call: Call,
+        call: PluginCall,
         export: Export,
         parameters: P,
-    ) -> (Result<T, Trap>, Call)
+    ) -> (Result<T, Trap>, PluginCall)
     where
         P: ComponentNamedList + Lower + Send + Sync + 'static,
         T: Lift + Send + Sync + 'static,
@@ -379,7 +383,7 @@ impl Engine {
     }
 
     /// Waits for a free instance of the pool, at most for the timeout of the call.
-    async fn reserve_instance(&self, limits: &Limits) -> Result<OwnedSemaphorePermit, Trap> {
+    async fn reserve_instance(&self, limits: &PluginLimits) -> Result<OwnedSemaphorePermit, Trap> {
         let instances = self.instances.clone();
         if let Ok(instance) = instances.clone().try_acquire_owned() {
             return Ok(instance);
@@ -394,13 +398,13 @@ impl Engine {
     async fn run_call<T>(
         &self,
         compiled: &Compiled,
-        mut call: Call,
+        mut call: PluginCall,
         body: impl for<'a> FnOnce(
             &'a Self,
             &'a Compiled,
             &'a mut Store<StoreState>,
         ) -> Pin<Box<dyn Future<Output = wasmtime::Result<T>> + Send + 'a>>,
-    ) -> (Result<T, Trap>, Call) {
+    ) -> (Result<T, Trap>, PluginCall) {
         let limits = call.limits().clone();
         let _instance = match self.reserve_instance(&limits).await {
             Ok(instance) => instance,
@@ -451,7 +455,12 @@ impl Engine {
     }
 
     /// Builds the store of a call, with its limits of memory, CPU time and bytes.
-    fn build_store(&self, state: StoreState, limits: &Limits, meter: &Arc<CpuMeter>) -> Store<StoreState> {
+    fn build_store(
+        &self,
+        state: StoreState,
+        limits: &PluginLimits,
+        meter: &Arc<CpuMeter>,
+    ) -> Store<StoreState> {
         let mut store = Store::new(&self.engine, state);
         store.limiter_async(|state| &mut state.limiter);
         store.set_hostcall_fuel(limits.call_bytes);
@@ -499,7 +508,7 @@ fn build_resource_table() -> ResourceTable {
 }
 
 /// Builds the WASI context of a component that imports it: logged output, and the clocks and randomness of the call.
-fn build_wasi_context(call: &mut Call) -> WasiCtx {
+fn build_wasi_context(call: &mut PluginCall) -> WasiCtx {
     let mut wasi = wasi::build_empty_context();
     // The output of a replay was logged when the call was recorded.
     if !call.mode.is_replay() {

@@ -5,10 +5,10 @@ use std::{sync::Arc, time::Duration};
 pub use crate::cluster::{ApiAccess, ClusterAccess, SharedCache};
 use crate::{
     cache::informer::SyncState,
-    client::fence::WriteFence,
+    client::{access_review::AccessReviewer, fence::WriteFence},
     cluster::{ClusterPool, SlowCalls},
     contract::memory_budget::MemoryBudget,
-    effect::writer::ApiWriter,
+    effect::{events::EventRecorder, writer::ApiWriter},
     kube::{
         key::{Gvk, own_cluster},
         scope::{Projection, Scope},
@@ -50,7 +50,52 @@ pub struct Services {
     pub fence: WriteFence,
 }
 
+/// What [`Services`] need to be made; the rest of them is empty at first.
+pub struct ServiceParts {
+    /// The objects of the host's own cluster.
+    pub cache: SharedCache,
+    /// Writes to it.
+    pub writer: ApiWriter,
+    /// Access reviews of it.
+    pub reviewer: AccessReviewer,
+    /// The work queue and the dependency graph.
+    pub dispatcher: Arc<Dispatcher>,
+    /// Connections to other clusters.
+    pub clusters: ClusterPool,
+    /// Requests to upstreams.
+    pub upstreams: UpstreamAccess,
+    /// The memory of all calls together.
+    pub memory: Arc<MemoryBudget>,
+    /// The write fence.
+    pub fence: WriteFence,
+}
+
 impl Services {
+    /// Services without metrics, recordings, log lines and users of connections so far.
+    pub fn new(parts: ServiceParts) -> Self {
+        Self {
+            cache: Arc::new(parts.cache),
+            api: Arc::new(ApiAccess {
+                cluster: Arc::default(),
+                acts_as_plugins: true,
+                reviewer: parts.reviewer,
+                writer: Arc::new(parts.writer),
+                recorder: EventRecorder::default(),
+            }),
+            dispatcher: parts.dispatcher,
+            clusters: parts.clusters,
+            upstreams: parts.upstreams,
+            memory: parts.memory,
+            fence: parts.fence,
+            connection_users: Arc::default(),
+            slow_calls: Arc::default(),
+            object_cache: ObjectCache::default(),
+            recordings: Arc::default(),
+            logs: Arc::default(),
+            metrics: Arc::default(),
+        }
+    }
+
     /// Access to the host's own cluster.
     pub fn home(&self) -> ClusterAccess {
         ClusterAccess {

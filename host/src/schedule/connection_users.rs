@@ -9,7 +9,7 @@ use std::{collections::HashMap, sync::Arc};
 use parking_lot::Mutex;
 
 use crate::{
-    cache::store::Change,
+    cache::store::ObjectChange,
     kube::{
         key::{Gvk, ObjectRef},
         protection::{list_needed, may_need_any},
@@ -52,7 +52,7 @@ impl ConnectionUsers {
     }
 
     /// Updates the index for a change of an object. Returns the Upstreams and Clusters that have no user any more.
-    pub fn on_change(&self, change: &Change) -> Vec<ObjectRef> {
+    pub fn on_change(&self, change: &ObjectChange) -> Vec<ObjectRef> {
         let mut versions = change.old.iter().chain(&change.new);
         if !versions.any(|object| may_need_any(object)) {
             return Vec::new();
@@ -150,7 +150,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kube::{object::Object, protection::format_used, well_known::bookkeeping::USED_CONNECTIONS};
+    use crate::kube::{
+        object::KubeObject, protection::format_used, well_known::bookkeeping::USED_CONNECTIONS,
+    };
 
     fn upstream_gvk() -> Gvk {
         Gvk::new("ostler.dev", "v1alpha1", "Upstream")
@@ -164,24 +166,24 @@ mod tests {
         ObjectRef::new(Gvk::new("g.io", "v1", "Thing"), "n", &format!("o{number}"))
     }
 
-    fn object(used: &BTreeSet<ObjectRef>) -> Arc<Object> {
+    fn object(used: &BTreeSet<ObjectRef>) -> Arc<KubeObject> {
         let annotations = match used.is_empty() {
             true => json!({}),
             false => json!({USED_CONNECTIONS: format_used(used)}),
         };
         let json = json!({"metadata": {"name": "x", "annotations": annotations}}).to_string();
-        let parsed = Object::parse(&Gvk::new("g.io", "v1", "Thing"), json.as_bytes());
+        let parsed = KubeObject::parse(&Gvk::new("g.io", "v1", "Thing"), json.as_bytes());
         Arc::new(parsed.expect("an object").1)
     }
 
     fn set(
         index: &ConnectionUsers,
         user: &ObjectRef,
-        old: Option<Arc<Object>>,
-        new: Option<Arc<Object>>,
+        old: Option<Arc<KubeObject>>,
+        new: Option<Arc<KubeObject>>,
     ) -> Vec<ObjectRef> {
         let key = user.clone();
-        index.on_change(&Change { key, old, new })
+        index.on_change(&ObjectChange { key, old, new })
     }
 
     proptest! {

@@ -11,7 +11,7 @@ use rustc_hash::FxBuildHasher;
 use crate::{
     kube::{
         key::{Gvk, ObjectMap, ObjectRef},
-        object::Object,
+        object::KubeObject,
         scope::{NamespaceScope, Projection, Scope},
         selector::{FieldSelector, NAME_PATH, Selector},
     },
@@ -20,7 +20,7 @@ use crate::{
 
 /// An object or list that a reconcile read.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Dependency {
+pub enum ReadDependency {
     /// One object, which need not exist.
     Object(ObjectRef, Projection),
     /// One object that the host has written as owned, reported by the watch of the owned objects of its kind.
@@ -30,11 +30,11 @@ pub enum Dependency {
 }
 
 /// The edges that a read of one object may have.
-const OBJECT_EDGES: [fn(&ObjectRef) -> Dependency; 4] = [
-    |key| Dependency::Object(key.clone(), Projection::Full),
-    |key| Dependency::Object(key.clone(), Projection::Metadata),
-    |key| Dependency::Owned(key.clone(), Projection::Full),
-    |key| Dependency::Owned(key.clone(), Projection::Metadata),
+const OBJECT_EDGES: [fn(&ObjectRef) -> ReadDependency; 4] = [
+    |key| ReadDependency::Object(key.clone(), Projection::Full),
+    |key| ReadDependency::Object(key.clone(), Projection::Metadata),
+    |key| ReadDependency::Owned(key.clone(), Projection::Full),
+    |key| ReadDependency::Owned(key.clone(), Projection::Metadata),
 ];
 
 /// A list that a reconcile read.
@@ -55,7 +55,7 @@ pub struct List {
 }
 
 impl List {
-    fn matches(&self, namespace: &str, object: &Object, fields: &HashMap<&str, String>) -> bool {
+    fn matches(&self, namespace: &str, object: &KubeObject, fields: &HashMap<&str, String>) -> bool {
         let text = |path: &str| fields.get(path).map_or("", String::as_str);
         (self.namespace.is_empty() || *self.namespace == *namespace)
             && self.labels.as_ref().is_none_or(|s| s.matches(&object.labels))
@@ -63,7 +63,7 @@ impl List {
     }
 
     /// Returns whether an object belongs to the list, and its watch reports every change of it.
-    pub fn covers(&self, key: &ObjectRef, object: &Object) -> bool {
+    pub fn covers(&self, key: &ObjectRef, object: &KubeObject) -> bool {
         self.gvk == key.gvk
             && self.cluster == key.cluster
             && self.projection == Projection::Full
@@ -94,7 +94,7 @@ impl List {
     }
 }
 
-impl Dependency {
+impl ReadDependency {
     /// The cluster; empty for the host's own.
     pub fn cluster(&self) -> &Arc<str> {
         match self {
@@ -165,7 +165,7 @@ struct Lists<K> {
 /// The edges, from dependants to their dependencies and back.
 pub struct DependencyGraph<K> {
     namespaces: NamespaceScope,
-    reads: HashMap<K, SmallSet<Dependency>, FxBuildHasher>,
+    reads: HashMap<K, SmallSet<ReadDependency>, FxBuildHasher>,
     objects: ObjectMap<SmallSet<K>>,
     lists: HashMap<(Arc<str>, Gvk), Lists<K>>,
     /// Number of edges that read each scope. The watches that serve them are computed when they are asked for, since RBAC may
@@ -186,15 +186,17 @@ impl<K: Clone + Eq + Hash> DependencyGraph<K> {
     }
 
     /// Adds one edge.
-    pub fn add_edge(&mut self, dependant: &K, dependency: Dependency) {
+    pub fn add_edge(&mut self, dependant: &K, dependency: ReadDependency) {
         let reads = self.reads.entry(dependant.clone()).or_default();
         if !reads.insert(dependency.clone()) {
             return;
         }
         *self.scopes.entry(dependency.read_scope()).or_default() += 1;
         let dependants = match dependency {
-            Dependency::Object(key, _) | Dependency::Owned(key, _) => self.objects.entry(key).or_default(),
-            Dependency::List(list) => {
+            ReadDependency::Object(key, _) | ReadDependency::Owned(key, _) => {
+                self.objects.entry(key).or_default()
+            }
+            ReadDependency::List(list) => {
                 let kind = self
                     .lists
                     .entry((list.cluster.clone(), list.gvk.clone()))
@@ -212,10 +214,10 @@ impl<K: Clone + Eq + Hash> DependencyGraph<K> {
     }
 
     /// Replaces the dependencies of a dependant.
-    pub fn replace_edges(&mut self, dependant: &K, dependencies: impl IntoIterator<Item = Dependency>) {
-        let new: SmallSet<Dependency> = dependencies.into_iter().collect();
+    pub fn replace_edges(&mut self, dependant: &K, dependencies: impl IntoIterator<Item = ReadDependency>) {
+        let new: SmallSet<ReadDependency> = dependencies.into_iter().collect();
         let old = self.reads.get(dependant).into_iter().flatten();
-        let stale: Vec<Dependency> = old.filter(|d| !new.contains(*d)).cloned().collect();
+        let stale: Vec<ReadDependency> = old.filter(|d| !new.contains(*d)).cloned().collect();
         for dependency in &stale {
             self.remove_edge(dependant, dependency);
         }
@@ -233,7 +235,7 @@ impl<K: Clone + Eq + Hash> DependencyGraph<K> {
     }
 
     /// Removes one edge, and the maps that it leaves empty.
-    fn remove_edge(&mut self, dependant: &K, dependency: &Dependency) {
+    fn remove_edge(&mut self, dependant: &K, dependency: &ReadDependency) {
         let Some(reads) = self.reads.get_mut(dependant) else {
             return;
         };
@@ -255,12 +257,12 @@ impl<K: Clone + Eq + Hash> DependencyGraph<K> {
             }
         }
         match dependency {
-            Dependency::Object(key, _) | Dependency::Owned(key, _) => {
+            ReadDependency::Object(key, _) | ReadDependency::Owned(key, _) => {
                 if !still_read {
                     remove_from_set(&mut self.objects, key, dependant);
                 }
             }
-            Dependency::List(list) => {
+            ReadDependency::List(list) => {
                 let id = (list.cluster.clone(), list.gvk.clone());
                 let Some(kind) = self.lists.get_mut(&id) else {
                     return;
@@ -275,7 +277,12 @@ impl<K: Clone + Eq + Hash> DependencyGraph<K> {
 
     /// Finds the dependants of a changed object: those that read it, and those with a list that its old or new version
     /// belongs to.
-    pub fn find_dependants(&self, changed: &ObjectRef, old: Option<&Object>, new: Option<&Object>) -> Vec<K> {
+    pub fn find_dependants(
+        &self,
+        changed: &ObjectRef,
+        old: Option<&KubeObject>,
+        new: Option<&KubeObject>,
+    ) -> Vec<K> {
         let mut found: HashSet<&K> = self.objects.get(changed).into_iter().flatten().collect();
         if let Some(kind) = self.lists.get(&(changed.cluster.clone(), changed.gvk.clone())) {
             for object in [old, new].into_iter().flatten() {
@@ -286,7 +293,7 @@ impl<K: Clone + Eq + Hash> DependencyGraph<K> {
     }
 
     /// The dependencies of a dependant.
-    pub fn reads(&self, dependant: &K) -> impl Iterator<Item = &Dependency> {
+    pub fn reads(&self, dependant: &K) -> impl Iterator<Item = &ReadDependency> {
         self.reads.get(dependant).into_iter().flatten()
     }
 
@@ -342,7 +349,12 @@ impl<K: Clone + Eq + Hash> Lists<K> {
     }
 
     /// Collects the dependants with a list that this version of an object belongs to.
-    fn collect_dependants<'a>(&'a self, namespace: &Arc<str>, object: &Object, found: &mut HashSet<&'a K>) {
+    fn collect_dependants<'a>(
+        &'a self,
+        namespace: &Arc<str>,
+        object: &KubeObject,
+        found: &mut HashSet<&'a K>,
+    ) {
         // The object is parsed once for all lists.
         let paths: Vec<&str> = self.paths.keys().map(|path| &**path).collect();
         let fields: HashMap<&str, String> = paths.iter().copied().zip(object.field_texts(&paths)).collect();
@@ -398,15 +410,15 @@ mod tests {
     }
 
     /// The object `i` with a label and a field.
-    fn version(i: u8, (label, field): (u8, u8)) -> Object {
+    fn version(i: u8, (label, field): (u8, u8)) -> KubeObject {
         let json =
             format!(r#"{{"metadata":{{"name":"{i}","labels":{{"x":"{label}"}}}},"spec":{{"y":"{field}"}}}}"#);
-        Object::parse(&Gvk::new("", "v1", "ConfigMap"), json.as_bytes())
+        KubeObject::parse(&Gvk::new("", "v1", "ConfigMap"), json.as_bytes())
             .expect("an object")
             .1
     }
 
-    fn dependency() -> impl Strategy<Value = Dependency> {
+    fn dependency() -> impl Strategy<Value = ReadDependency> {
         let projection = prop_oneof![Just(Projection::Full), Just(Projection::Metadata)];
         let namespace = prop_oneof![Just(""), Just("a"), Just("b")];
         let labels = prop_oneof![
@@ -422,7 +434,7 @@ mod tests {
         ];
         let list = (namespace, labels, prop::option::of(fields), projection.clone());
         let list = list.prop_map(|(namespace, labels, fields, projection)| {
-            Dependency::List(Box::new(List {
+            ReadDependency::List(Box::new(List {
                 gvk: Gvk::new("", "v1", "ConfigMap"),
                 cluster: "".into(),
                 namespace: namespace.into(),
@@ -433,8 +445,8 @@ mod tests {
         });
         prop_oneof![
             (0..6u8, projection.clone())
-                .prop_map(|(i, projection)| Dependency::Object(object(i), projection)),
-            (0..6u8, projection).prop_map(|(i, projection)| Dependency::Owned(object(i), projection)),
+                .prop_map(|(i, projection)| ReadDependency::Object(object(i), projection)),
+            (0..6u8, projection).prop_map(|(i, projection)| ReadDependency::Owned(object(i), projection)),
             list
         ]
     }
@@ -490,8 +502,8 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        Add(u8, Dependency),
-        Replace(u8, Vec<Dependency>),
+        Add(u8, ReadDependency),
+        Replace(u8, Vec<ReadDependency>),
         Drop(u8),
     }
 
@@ -508,7 +520,7 @@ mod tests {
         #[test]
         fn graph_agrees_with_a_plain_search(steps in prop::collection::vec(step(), 0..40), changed in 0..6u8, old in prop::option::of((0..3u8, 0..3u8)), new in prop::option::of((0..3u8, 0..3u8))) {
             let mut graph = DependencyGraph::new(NamespaceScope::default());
-            let mut model: HashMap<u8, HashSet<Dependency>> = HashMap::new();
+            let mut model: HashMap<u8, HashSet<ReadDependency>> = HashMap::new();
             for step in steps {
                 match step {
                     Step::Add(k, d) => { graph.add_edge(&k, d.clone()); model.entry(k).or_default().insert(d); }
@@ -517,9 +529,9 @@ mod tests {
                 }
             }
             let (old, new) = (old.map(|o| version(changed, o)), new.map(|n| version(changed, n)));
-            let concerns = |d: &Dependency| match d {
-                Dependency::Object(o, _) | Dependency::Owned(o, _) => *o == object(changed),
-                Dependency::List(l) => [&old, &new].into_iter().flatten().any(|o| {
+            let concerns = |d: &ReadDependency| match d {
+                ReadDependency::Object(o, _) | ReadDependency::Owned(o, _) => *o == object(changed),
+                ReadDependency::List(l) => [&old, &new].into_iter().flatten().any(|o| {
                     let fields = l.paths().map(|path| (path, o.field_text(path))).collect();
                     l.matches(&object(changed).namespace, o, &fields)
                 }),

@@ -11,17 +11,17 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use crate::{
-    cache::store::{Change, Source},
+    cache::store::{ObjectChange, VersionSource},
     kube::{
         key::{Gvk, ObjectRef, own_cluster},
-        object::Object,
+        object::KubeObject,
         protection::differs_by_record_only,
         references,
         scope::{NamespaceScope, Scope},
         well_known::annotation,
     },
     schedule::{
-        dependencies::{Dependency, DependencyGraph},
+        dependencies::{DependencyGraph, ReadDependency},
         expected_writes::{ChangeId, ExpectedWrites, Fulfilment, WakeUp},
         host_lane::HostLane,
         permits::{PermitPools, PermitRequest, PermitStatus, PoolUsage, TooManyPools},
@@ -110,13 +110,13 @@ pub struct Turn {
 
 /// The scheduling state of an object; see [`Dispatcher::explain`].
 #[derive(Clone, Debug)]
-pub struct Explanation {
+pub struct SchedulingState {
     /// Its turn in the queue.
     pub turn: Turn,
     /// Past causes, oldest first; only the most recent of the process are kept.
     pub causes: Vec<Cause>,
     /// Objects and lists that its last reconcile read: their changes wake it.
-    pub reads: Vec<Dependency>,
+    pub reads: Vec<ReadDependency>,
     /// Its permits, and those that it waits for.
     pub permits: Vec<PermitStatus>,
 }
@@ -158,14 +158,14 @@ struct Lane {
 }
 
 /// A guard for an expected write, as controllers keep expectations; see [`Dispatcher::expect_write`].
-pub struct Expectation {
+pub struct WriteExpectation {
     dispatcher: Arc<Dispatcher>,
     object: ObjectRef,
     id: u64,
     fulfilment: Fulfilment,
 }
 
-impl Expectation {
+impl WriteExpectation {
     /// Fulfils the expectation: this version was written by us and wakes nothing. Held wake-ups of all other
     /// versions are delivered on drop. If a watch has stored the version before (`is_stored`), its wake-up may also come
     /// later.
@@ -186,7 +186,7 @@ impl Expectation {
     }
 }
 
-impl Drop for Expectation {
+impl Drop for WriteExpectation {
     fn drop(&mut self) {
         let now = self.dispatcher.now();
         let mut inner = self.dispatcher.inner.lock();
@@ -356,7 +356,7 @@ impl Dispatcher {
     }
 
     /// Wakes the changed object and its dependants. The object `by`, whose reconcile made the change, is not woken.
-    pub fn on_change(&self, change: &Change, source: Source, by: Option<&ObjectRef>) {
+    pub fn on_change(&self, change: &ObjectChange, source: VersionSource, by: Option<&ObjectRef>) {
         let now = self.now();
         let mut inner = self.inner.lock();
         // No version after a relist (it may fold our write and an earlier foreign one together) or a replacement
@@ -374,7 +374,7 @@ impl Dispatcher {
         };
         if intent_changed && by != Some(&change.key) {
             let (priority, cause) = match source {
-                Source::InitialList => (Priority::Low, Cause::Start),
+                VersionSource::InitialList => (Priority::Low, Cause::Start),
                 _ if requests_reconcile(change) => (Priority::High, Cause::Manual),
                 _ => (Priority::High, Cause::Change),
             };
@@ -425,9 +425,9 @@ impl Dispatcher {
 
     /// Announces a write of `object` by the reconcile of `by`. The watch may deliver it before the response arrives,
     /// so wake-ups of `by` are held until the expectation is fulfilled or dropped.
-    pub fn expect_write(self: &Arc<Self>, object: &ObjectRef, by: &ObjectRef) -> Expectation {
+    pub fn expect_write(self: &Arc<Self>, object: &ObjectRef, by: &ObjectRef) -> WriteExpectation {
         let id = self.inner.lock().writes.add(object, by);
-        Expectation {
+        WriteExpectation {
             dispatcher: self.clone(),
             object: object.clone(),
             id,
@@ -555,7 +555,7 @@ impl Dispatcher {
         &self,
         key: &ObjectRef,
         next: Requeue<Cause>,
-        reads: Option<Vec<Dependency>>,
+        reads: Option<Vec<ReadDependency>>,
         pools: Option<&BTreeSet<Box<str>>>,
     ) {
         let now = self.now();
@@ -592,12 +592,12 @@ impl Dispatcher {
     }
 
     /// Records a read before it happens, so that a change during the reconcile is not missed.
-    pub fn record_read(&self, key: &ObjectRef, dependency: Dependency) {
+    pub fn record_read(&self, key: &ObjectRef, dependency: ReadDependency) {
         self.inner.lock().graph.add_edge(key, dependency);
     }
 
     /// The dependencies of an object.
-    pub fn reads(&self, key: &ObjectRef) -> Vec<Dependency> {
+    pub fn reads(&self, key: &ObjectRef) -> Vec<ReadDependency> {
         self.inner.lock().graph.reads(key).cloned().collect()
     }
 
@@ -622,11 +622,11 @@ impl Dispatcher {
     }
 
     /// Explains the scheduling of an object: its turn in the queue and its dependencies.
-    pub fn explain(&self, key: &ObjectRef) -> Explanation {
+    pub fn explain(&self, key: &ObjectRef) -> SchedulingState {
         let causes = self.causes(key);
         let now = self.now();
         let inner = self.inner.lock();
-        Explanation {
+        SchedulingState {
             turn: inner.find_turn(key, now),
             causes,
             reads: inner.graph.reads(key).cloned().collect(),
@@ -710,8 +710,8 @@ impl Inner {
 }
 
 /// Returns true if the change sets a new value of [`annotation::RECONCILE_NOW`].
-fn requests_reconcile(change: &Change) -> bool {
-    let value = |object: &Option<Arc<Object>>| {
+fn requests_reconcile(change: &ObjectChange) -> bool {
+    let value = |object: &Option<Arc<KubeObject>>| {
         object
             .as_ref()?
             .annotation(annotation::RECONCILE_NOW)
@@ -721,7 +721,7 @@ fn requests_reconcile(change: &Change) -> bool {
 }
 
 /// Returns true if an object whose Ready condition was not true became Ready.
-fn is_recovery(change: &Change) -> bool {
+fn is_recovery(change: &ObjectChange) -> bool {
     let (Some(old), Some(new)) = (&change.old, &change.new) else {
         return false;
     };
@@ -734,13 +734,13 @@ mod tests {
     use super::*;
     use crate::kube::{backoff::Backoff, scope::Projection};
 
-    fn change(version: u64) -> Change {
+    fn change(version: u64) -> ObjectChange {
         let json = format!(
             r#"{{"metadata":{{"name":"a","namespace":"n","uid":"u","resourceVersion":"{version}"}},"data":{{"v":"{version}"}}}}"#
         );
         let (key, object) =
-            Object::parse(&Gvk::new("", "v1", "ConfigMap"), json.as_bytes()).expect("an object");
-        Change {
+            KubeObject::parse(&Gvk::new("", "v1", "ConfigMap"), json.as_bytes()).expect("an object");
+        ObjectChange {
             key,
             old: None,
             new: Some(Arc::new(object)),
@@ -756,10 +756,10 @@ mod tests {
             let dispatcher = Arc::new(Dispatcher::new(queue, NamespaceScope::default()));
             dispatcher.assign_kinds(&"p".into(), std::slice::from_ref(&owner), Vec::new(), 0);
             let child = change(0).key;
-            dispatcher.record_read(&by, Dependency::Object(child.clone(), Projection::Full));
+            dispatcher.record_read(&by, ReadDependency::Object(child.clone(), Projection::Full));
             let expectation = dispatcher.expect_write(&child, &by);
             for version in &seen {
-                dispatcher.on_change(&change(*version), Source::Watch, None);
+                dispatcher.on_change(&change(*version), VersionSource::Watch, None);
             }
             assert!(dispatcher.pop().is_none(), "held until the response arrives");
             expectation.fulfil(7, true);
@@ -776,11 +776,11 @@ mod tests {
             let dispatcher = Arc::new(Dispatcher::new(queue, NamespaceScope::default()));
             dispatcher.assign_kinds(&"p".into(), std::slice::from_ref(&owner), Vec::new(), 0);
             let child = change(0).key;
-            dispatcher.record_read(&by, Dependency::Object(child.clone(), Projection::Full));
+            dispatcher.record_read(&by, ReadDependency::Object(child.clone(), Projection::Full));
             dispatcher.expect_write(&child, &by).fulfil(7, is_stored);
             // Its next write is pending by then.
             let next = dispatcher.expect_write(&child, &by);
-            dispatcher.on_change(&change(reported), Source::Watch, None);
+            dispatcher.on_change(&change(reported), VersionSource::Watch, None);
             drop(next);
             assert_eq!(dispatcher.pop().is_some(), woken, "{reported}");
         }
@@ -796,12 +796,12 @@ mod tests {
             let config = change(0).key;
             for index in 0..dependants {
                 let reader = ObjectRef::new(owner.clone(), "n", &format!("reader-{index}"));
-                dispatcher.record_read(&reader, Dependency::Object(config.clone(), Projection::Full));
+                dispatcher.record_read(&reader, ReadDependency::Object(config.clone(), Projection::Full));
             }
-            dispatcher.on_change(&change(1), Source::Watch, None);
+            dispatcher.on_change(&change(1), VersionSource::Watch, None);
             let mut edited = change(2);
             edited.key = ObjectRef::new(owner.clone(), "n", "edited");
-            dispatcher.on_change(&edited, Source::Watch, None);
+            dispatcher.on_change(&edited, VersionSource::Watch, None);
             let first = dispatcher.pop().expect("work");
             assert_eq!(first.key == edited.key, is_behind, "{dependants} dependants");
         }
@@ -820,17 +820,17 @@ mod tests {
             ObjectRef::new(gvk.clone(), "n", "near"),
             ObjectRef::new(gvk, "n", "far"),
         );
-        dispatcher.record_read(&near, Dependency::Object(change(7).key, Projection::Full));
-        dispatcher.record_read(&far, Dependency::Object(remote.clone(), Projection::Full));
+        dispatcher.record_read(&near, ReadDependency::Object(change(7).key, Projection::Full));
+        dispatcher.record_read(&far, ReadDependency::Object(remote.clone(), Projection::Full));
         let deleting = r#"{"metadata":{"name":"a","namespace":"n","uid":"u","resourceVersion":"8","deletionTimestamp":"2026-01-01T00:00:00Z","finalizers":["held-by.ostler.dev/x"]}}"#;
-        let (_, deleting) = Object::parse(&remote.gvk, deleting.as_bytes()).expect("an object");
+        let (_, deleting) = KubeObject::parse(&remote.gvk, deleting.as_bytes()).expect("an object");
         for object in [change(7).new, Some(Arc::new(deleting))] {
-            let change = Change {
+            let change = ObjectChange {
                 key: remote.clone(),
                 old: None,
                 new: object,
             };
-            dispatcher.on_change(&change, Source::Watch, None);
+            dispatcher.on_change(&change, VersionSource::Watch, None);
             let woken = dispatcher.pop().expect("its reader is woken");
             assert_eq!(woken.key, far);
             assert_eq!(*woken.causes, [Cause::Dependency(remote.clone())]);
@@ -847,13 +847,13 @@ mod tests {
         let dispatcher = Arc::new(Dispatcher::new(queue, NamespaceScope::default()));
         let (plugin, east): (Arc<str>, Arc<str>) = ("p".into(), "fleet/east".into());
         dispatcher.assign_cluster_kinds(&plugin, &east, std::slice::from_ref(&gvk), Vec::new(), 0);
-        let far = Change {
+        let far = ObjectChange {
             key: near.key.clone().with_cluster(&east),
             ..change(7)
         };
         assert!(dispatcher.is_reconciled(&far.key) && !dispatcher.is_reconciled(&near.key));
         for change in [&near, &far] {
-            dispatcher.on_change(change, Source::Watch, None);
+            dispatcher.on_change(change, VersionSource::Watch, None);
         }
         let woken = dispatcher.pop().expect("the object of the home cluster");
         assert_eq!((&woken.key, &woken.lane), (&far.key, &plugin));
@@ -872,15 +872,15 @@ mod tests {
             let queue = Queue::new(Backoff::new(Duration::ZERO, Duration::ZERO));
             let dispatcher = Arc::new(Dispatcher::new(queue, NamespaceScope::default()));
             dispatcher.assign_kinds(&"p".into(), std::slice::from_ref(&owner), Vec::new(), 0);
-            let Change { key, new, .. } = change(7);
-            dispatcher.record_read(&by, Dependency::Object(key.clone(), Projection::Full));
+            let ObjectChange { key, new, .. } = change(7);
+            dispatcher.record_read(&by, ReadDependency::Object(key.clone(), Projection::Full));
             let expectation = dispatcher.expect_write(&key, &by);
-            let deletion = Change {
+            let deletion = ObjectChange {
                 key,
                 old: new,
                 new: None,
             };
-            dispatcher.on_change(&deletion, Source::Watch, None);
+            dispatcher.on_change(&deletion, VersionSource::Watch, None);
             assert!(dispatcher.pop().is_none(), "held until the response arrives");
             expectation.fulfil_deletion(uid, true);
             assert_eq!(dispatcher.pop().is_some(), woken, "{uid}");

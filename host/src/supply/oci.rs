@@ -26,10 +26,10 @@ pub use self::{
     auth::{AuthError, RegistryAuth},
     manifest::ComponentInterfaces,
     push::PushedComponent,
-    reference::{Digest, Reference, ReferenceError},
+    reference::{Digest, OciReference, ReferenceError},
     registry::UploadProgress,
 };
-use self::{cache::DiskCache, registry::Registry};
+use self::{cache::DiskCache, registry::OciRegistry};
 use crate::{
     kube::well_known::plugin_reason,
     supply::signature::{Fingerprint, FoundSignatures, SignatureError, SignaturePolicy, Verification},
@@ -211,7 +211,7 @@ impl ComponentStore {
     /// down.
     pub async fn pull_component(
         &self,
-        reference: &Reference,
+        reference: &OciReference,
         auth: &RegistryAuth,
         policy: &SignaturePolicy,
     ) -> Result<PulledComponent, PullError> {
@@ -240,7 +240,7 @@ impl ComponentStore {
     /// error means that the signatures could not be looked up.
     pub async fn verify_artifact(
         &self,
-        reference: &Reference,
+        reference: &OciReference,
         auth: &RegistryAuth,
         policy: &SignaturePolicy,
     ) -> Result<Digest, PullError> {
@@ -262,7 +262,7 @@ impl ComponentStore {
 
     async fn run_with_timeout<T>(
         &self,
-        reference: &Reference,
+        reference: &OciReference,
         work: impl Future<Output = Result<T, PullError>>,
     ) -> Result<T, PullError> {
         let late = |_| {
@@ -277,16 +277,16 @@ impl ComponentStore {
             .map_err(late)?
     }
 
-    fn open_registry(&self, reference: &Reference, auth: &RegistryAuth) -> Result<Registry, PullError> {
+    fn open_registry(&self, reference: &OciReference, auth: &RegistryAuth) -> Result<OciRegistry, PullError> {
         let plain_http = reference.is_loopback() || self.plain_http.contains(reference.registry());
-        Registry::new(&self.http, reference, auth, plain_http)
+        OciRegistry::new(&self.http, reference, auth, plain_http)
     }
 
     /// The digest of a reference, and the registry's error if a tag was resolved from the cache.
     async fn resolve_digest(
         &self,
-        registry: &Registry,
-        reference: &Reference,
+        registry: &OciRegistry,
+        reference: &OciReference,
     ) -> Result<(Digest, Option<String>), PullError> {
         if let Some(digest) = reference.digest() {
             return Ok((digest.clone(), None));
@@ -322,7 +322,7 @@ impl ComponentStore {
     /// Verifies the policy by the cached signatures, or else by those the registry has now.
     async fn verify_signatures(
         &self,
-        registry: &Registry,
+        registry: &OciRegistry,
         digest: &Digest,
         policy: &SignaturePolicy,
     ) -> Result<Verification, PullError> {
@@ -375,7 +375,7 @@ impl ComponentStore {
     /// The component of a digest; true if all of it was cached.
     async fn fetch_component(
         &self,
-        registry: &Registry,
+        registry: &OciRegistry,
         digest: &Digest,
     ) -> Result<(Vec<u8>, bool), PullError> {
         let (bytes, media_type, manifest_cached) =

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use super::{
     ResponseBudget, SendError,
-    client::Client,
-    health::Health,
+    client::UpstreamClient,
+    health::UpstreamHealth,
     transport_error::{TransportError, TransportErrorKind},
 };
 
@@ -15,7 +15,7 @@ const ABANDONED_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An admitted attempt. The breaker learns the result of each, also if the future is dropped.
 pub struct Attempt<'a> {
-    client: &'a Client,
+    client: &'a UpstreamClient,
     /// The attempt is the trial of a half-open breaker.
     pub is_trial: bool,
     started_at: Instant,
@@ -26,7 +26,7 @@ pub struct Attempt<'a> {
 
 impl<'a> Attempt<'a> {
     /// Starts an attempt now.
-    pub fn new(client: &'a Client, trial: bool) -> Self {
+    pub fn new(client: &'a UpstreamClient, trial: bool) -> Self {
         Self {
             client,
             is_trial: trial,
@@ -36,7 +36,7 @@ impl<'a> Attempt<'a> {
         }
     }
     /// Changes the upstream's health, and reports a change of its status.
-    pub fn update_health(&self, change: impl FnOnce(&mut Health) -> bool) {
+    pub fn update_health(&self, change: impl FnOnce(&mut UpstreamHealth) -> bool) {
         let changed = change(&mut self.client.state.lock().health);
         if changed {
             (self.client.context.on_status_change)();

@@ -1,23 +1,23 @@
 //! Credentials of an upstream: built from the spec and its Secrets, and turned into a request header, after a login if
 //! the method needs one.
 
+mod builder;
+
 use std::{
     collections::VecDeque,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use base64::{Engine, engine::general_purpose::STANDARD};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use tokio::sync::Mutex;
 
+use self::builder::CredentialsBuilder;
 use super::{
-    SecretKey, SecretStore, SendError,
+    SecretStore, SendError, UpstreamSecretKey,
     grant::{ChallengeAnswer, TokenRequest},
-    missing_secret,
     object::UpstreamObject,
-    redact::{MIN_PASSWORD_BYTES, Redactor},
-    spec::Auth,
+    redact::Redactor,
     transport_error::{TransportError, TransportErrorKind},
 };
 use crate::policy::network::NetworkPolicy;
@@ -41,7 +41,7 @@ const FAILED_LOGIN_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_REMEMBERED_TOKENS: usize = 4;
 
 /// The authentication of requests.
-pub struct Credentials {
+pub struct UpstreamCredentials {
     method: AuthMethod,
     /// Redacts the secrets that the credentials are made of.
     redactor: Redactor,
@@ -64,6 +64,18 @@ struct TokenSource {
     issued: parking_lot::Mutex<VecDeque<HeaderValue>>,
     /// The last time that a login replaced a token that the server had rejected.
     renewed_at: parking_lot::Mutex<Option<Instant>>,
+}
+
+impl TokenSource {
+    fn new(grant: TokenRequest, timeout: Duration) -> Self {
+        Self {
+            grant,
+            timeout,
+            state: Arc::new(Mutex::new(LoginState::Empty)),
+            issued: parking_lot::Mutex::default(),
+            renewed_at: parking_lot::Mutex::default(),
+        }
+    }
 }
 
 /// The reason for a missing credential.
@@ -106,7 +118,7 @@ struct AccessToken {
     renew_at: Instant,
 }
 
-impl Credentials {
+impl UpstreamCredentials {
     /// Builds the credentials of an Upstream from the current values of its Secrets.
     pub fn new(
         upstream: &UpstreamObject,
@@ -114,124 +126,14 @@ impl Credentials {
         network: &NetworkPolicy,
         timeout: Duration,
     ) -> Result<Self, SendError> {
-        let mut redactor = Redactor::default();
-        let mut text = |selector: &super::SecretKeySelector| {
-            let key = upstream.secret_key(selector);
-            let value = secrets.get(&key).ok_or_else(|| missing_secret(&key))?;
-            let text = parse_secret_text(&key, value.expose())?;
-            if text.len() >= MIN_PASSWORD_BYTES {
-                redactor.add_secret(text.as_bytes());
-            }
-            Ok::<_, SendError>(text)
+        let builder = CredentialsBuilder {
+            upstream,
+            secrets,
+            network,
+            timeout,
+            redactor: Redactor::default(),
         };
-        let token = |grant| {
-            AuthMethod::Token(Arc::new(TokenSource {
-                grant,
-                timeout,
-                state: Arc::new(Mutex::new(LoginState::Empty)),
-                issued: parking_lot::Mutex::default(),
-                renewed_at: parking_lot::Mutex::default(),
-            }))
-        };
-        let auth = &upstream.spec.auth;
-        let way = match auth {
-            Auth::None {} => AuthMethod::None,
-            Auth::Basic(basic) => {
-                let pair = STANDARD.encode(format!(
-                    "{}:{}",
-                    basic.username,
-                    text(&basic.password_secret_ref)?
-                ));
-                AuthMethod::Fixed(
-                    http::header::AUTHORIZATION,
-                    sensitive_header(&format!("Basic {pair}"))?,
-                )
-            }
-            Auth::Bearer(bearer) => {
-                let token = text(&bearer.token_secret_ref)?;
-                AuthMethod::Fixed(
-                    http::header::AUTHORIZATION,
-                    sensitive_header(&format!("Bearer {token}"))?,
-                )
-            }
-            Auth::Header(header) => {
-                let name = HeaderName::try_from(&header.name).map_err(|_| {
-                    SendError::Invalid(format!(
-                        "spec.auth.header.name {:?} is no header name",
-                        header.name
-                    ))
-                })?;
-                let value = text(&header.value_secret_ref)?;
-                let prefix = header.prefix.as_deref().unwrap_or_default();
-                let sent = sensitive_header(&format!("{prefix}{value}"))?;
-                // A server that echoes `KEY:SECRET` shows one of them rather than both.
-                for part in value.split(':').filter(|part| part.len() >= MIN_PASSWORD_BYTES) {
-                    redactor.add_secret(part.as_bytes());
-                }
-                AuthMethod::Fixed(name, sent)
-            }
-            Auth::Oauth2Password(grant) => {
-                let form = vec![
-                    ("grant_type", "password".to_owned()),
-                    ("username", grant.username.clone()),
-                    ("password", text(&grant.password_secret_ref)?),
-                    ("scope", grant.scopes.join(" ")),
-                ];
-                let secret = match (&grant.client_secret_ref, &grant.client_secret) {
-                    (Some(selector), _) => text(selector)?,
-                    (None, Some(secret)) => secret.clone(),
-                    (None, None) => String::new(),
-                };
-                let endpoint = (grant.token_path.as_deref(), grant.token_url.as_deref());
-                let url = resolve_token_endpoint(upstream, network, endpoint)?;
-                token(TokenRequest::for_oauth2(
-                    url,
-                    grant.client_id.clone(),
-                    secret,
-                    form,
-                ))
-            }
-            Auth::Oauth2ClientCredentials(grant) => {
-                let form = vec![
-                    ("grant_type", "client_credentials".to_owned()),
-                    ("scope", grant.scopes.join(" ")),
-                ];
-                let secret = text(&grant.client_secret_ref)?;
-                let endpoint = (grant.token_path.as_deref(), grant.token_url.as_deref());
-                let url = resolve_token_endpoint(upstream, network, endpoint)?;
-                token(TokenRequest::for_oauth2(
-                    url,
-                    grant.client_id.clone(),
-                    secret,
-                    form,
-                ))
-            }
-            Auth::Login(login) => {
-                let password = text(&login.password_secret_ref)?;
-                token(TokenRequest::for_login(
-                    join_url(upstream, &login.path),
-                    login,
-                    password,
-                )?)
-            }
-            Auth::Registry(login) => {
-                let password = text(&login.password_secret_ref)?;
-                if login.token_url.is_some() {
-                    resolve_token_endpoint(upstream, network, (None, login.token_url.as_deref()))?;
-                }
-                let origins = upstream.credential_origins().map_err(SendError::Invalid)?;
-                let tls = upstream.spec.tls.as_ref();
-                let unverified = tls.is_some_and(|tls| tls.insecure_skip_verify);
-                let url = join_url(upstream, "/v2/");
-                token(TokenRequest::for_registry(
-                    url, login, password, origins, unverified,
-                ))
-            }
-        };
-        Ok(Self {
-            method: way,
-            redactor,
-        })
+        builder.build()
     }
 
     /// The Upstream needs no credentials.
@@ -423,40 +325,11 @@ fn join_url(upstream: &UpstreamObject, path: &str) -> String {
     format!("{url}/{}", path.trim_start_matches('/'))
 }
 
-/// The token endpoint: a path below the Upstream's URL, or another URL that is as safe to send a password to.
-fn resolve_token_endpoint(
-    upstream: &UpstreamObject,
-    network: &NetworkPolicy,
-    (path, url): (Option<&str>, Option<&str>),
-) -> Result<String, SendError> {
-    let invalid = |what: String| SendError::Invalid(format!("spec.auth: tokenUrl {what}"));
-    match (path, url) {
-        (Some(path), None) => Ok(join_url(upstream, path)),
-        (None, Some(text)) => {
-            let url = reqwest::Url::parse(text).map_err(|e| invalid(format!("{text:?}: {e}")))?;
-            let own = reqwest::Url::parse(&upstream.spec.url).is_ok_and(|u| u.origin() == url.origin());
-            if url.scheme() != "https" && !own {
-                return Err(invalid(
-                    "must be https: it is not of the same origin as spec.url, and a password goes there"
-                        .into(),
-                ));
-            }
-            network
-                .check_url(&url)
-                .map_err(|e| SendError::NotAllowed(e.to_string()))?;
-            Ok(text.to_owned())
-        }
-        _ => Err(SendError::Invalid(
-            "spec.auth: exactly one of tokenPath and tokenUrl is needed".into(),
-        )),
-    }
-}
-
 fn saturating_millis(wait: Duration) -> u64 {
     u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn parse_secret_text(key: &SecretKey, value: &[u8]) -> Result<String, SendError> {
+fn parse_secret_text(key: &UpstreamSecretKey, value: &[u8]) -> Result<String, SendError> {
     let text = std::str::from_utf8(value).map_err(|_| SendError::Invalid(format!("{key} is not UTF-8")))?;
     // Files and `echo` end in a line feed; a credential never does.
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())

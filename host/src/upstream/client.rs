@@ -15,17 +15,17 @@ use tokio::sync::Semaphore;
 use tokio_rustls::TlsConnector;
 
 use super::{
-    Origin, Request, Response, ResponseBudget, ResponseCharge, SecretKey, SecretSnapshot, SecretStore,
-    SendError, Substitution, WriteFence,
+    Origin, ResponseBudget, ResponseCharge, SecretSnapshot, SecretStore, SendError, Substitution,
+    UpstreamRequest, UpstreamResponse, UpstreamSecretKey, WriteFence,
     answer::{
         BodyError, IDENTITY_ENCODING, content_encoding, explain_encoded, read_body, retry_after, root_cause,
     },
     attempt::Attempt,
-    auth::{CredentialError, Credentials},
+    auth::{CredentialError, UpstreamCredentials},
     check_secret_origins,
     coalesce::ResponseCoalescer,
     conditional::{CacheKey, EtagCache},
-    health::{Health, HealthReport},
+    health::{HealthReport, UpstreamHealth},
     object::UpstreamObject,
     rate_limit::{RateLimiter, RetryBudget},
     redact::{Redactor, SecretHistory},
@@ -72,7 +72,7 @@ pub struct ClientContext {
     /// The rate limit, which a new client for changed Secrets continues.
     pub rate_limiter: Arc<Mutex<RateLimiter>>,
     /// Health known to the previous client.
-    pub health: Health,
+    pub health: UpstreamHealth,
     /// The secrets that were substituted in requests to the upstream, over all versions of its client.
     pub secret_history: Arc<SecretHistory>,
     /// Counters of the upstream.
@@ -82,10 +82,10 @@ pub struct ClientContext {
 }
 
 /// The client of one upstream: connections, credentials and limits.
-pub struct Client {
+pub struct UpstreamClient {
     pub(super) http: reqwest::Client,
     pub(super) url: String,
-    pub(super) credentials: Credentials,
+    pub(super) credentials: UpstreamCredentials,
     /// The origin that substituted secrets are sent to.
     origin: Origin,
     host: String,
@@ -111,7 +111,7 @@ pub(super) struct ClientState {
     pub(super) last_failure_unanswered: bool,
     pub(super) retry_budget: RetryBudget,
     etag_cache: EtagCache,
-    pub(super) health: Health,
+    pub(super) health: UpstreamHealth,
     /// Failed health checks in a row.
     failed_checks: u32,
 }
@@ -141,7 +141,7 @@ fn replace_header(headers: &mut HeaderMap, name: &HeaderName, value: HeaderValue
     headers.insert(name, value);
 }
 
-impl Client {
+impl UpstreamClient {
     /// Builds a client from the spec and the secrets of the context.
     pub fn new(upstream: &UpstreamObject, mut context: ClientContext) -> Result<Self, SendError> {
         let secrets = &context.secrets;
@@ -186,7 +186,7 @@ impl Client {
         let bytes = |limit: Option<u32>| limit.unwrap_or(8 << 20).min(MAX_BODY_BYTES) as usize;
         Ok(Self {
             http,
-            credentials: Credentials::new(upstream, secrets, &context.network, timeout)?,
+            credentials: UpstreamCredentials::new(upstream, secrets, &context.network, timeout)?,
             origin,
             host: host.trim_matches(['[', ']']).to_owned(),
             port,
@@ -219,10 +219,10 @@ impl Client {
     /// Sends a request; sends it again after a new login if the server rejects it with 401.
     pub async fn send_request(
         &self,
-        request: Request,
+        request: UpstreamRequest,
         secrets: &dyn SecretStore,
         gate: &WriteFence,
-    ) -> Result<Response, SendError> {
+    ) -> Result<UpstreamResponse, SendError> {
         let prepared = self.prepare_request(&request, secrets)?;
         let timeout = request.timeout.map_or(self.timeout, |t| t.min(self.timeout));
         let waited = tokio::time::timeout(timeout, async {
@@ -234,13 +234,17 @@ impl Client {
     }
 
     /// Checks that a request could be sent: its method, path and headers are allowed and its secrets exist.
-    pub fn check_request(&self, request: &Request, secrets: &dyn SecretStore) -> Result<(), SendError> {
+    pub fn check_request(
+        &self,
+        request: &UpstreamRequest,
+        secrets: &dyn SecretStore,
+    ) -> Result<(), SendError> {
         self.prepare_request(request, secrets).map(drop)
     }
 
     fn prepare_request<'a>(
         &self,
-        request: &'a Request,
+        request: &'a UpstreamRequest,
         secrets: &dyn SecretStore,
     ) -> Result<PreparedRequest<'a>, SendError> {
         request_policy::check_path(&request.path_and_query)?;
@@ -264,7 +268,7 @@ impl Client {
         for key in request.substitutions.iter().flat_map(Substitution::secret_keys) {
             check_secret_origins(secrets, key, std::slice::from_ref(&self.origin))?;
         }
-        let value = |key: &SecretKey| secrets.get(key).map(|s| s.expose().to_vec());
+        let value = |key: &UpstreamSecretKey| secrets.get(key).map(|s| s.expose().to_vec());
         // A response of an encoding cannot be searched for secrets; without this header a server may choose one.
         headers.insert(header::ACCEPT_ENCODING, IDENTITY_ENCODING);
         let request_secrets =
@@ -289,7 +293,7 @@ impl Client {
         &self,
         request: PreparedRequest<'_>,
         gate: &WriteFence,
-    ) -> Result<Response, SendError> {
+    ) -> Result<UpstreamResponse, SendError> {
         self.state.lock().retry_budget.credit_request();
         let safe = request.method.is_safe();
         let (mut stale, mut retries) = (None, 0);
@@ -454,7 +458,7 @@ impl Client {
         redactor: &Redactor,
         conditional: bool,
         mut attempt: Attempt<'_>,
-    ) -> Result<Result<Response, SendError>, TransportError> {
+    ) -> Result<Result<UpstreamResponse, SendError>, TransportError> {
         let status = response.status().as_u16();
         let wait = self.record_response(&response, request.path, &attempt);
         let shown = response
@@ -505,7 +509,7 @@ impl Client {
                 return Err(error);
             }
         };
-        let answer = Response {
+        let answer = UpstreamResponse {
             status,
             headers,
             body,
@@ -590,7 +594,7 @@ impl Client {
     }
 
     /// The known health of the upstream.
-    pub fn health(&self) -> Health {
+    pub fn health(&self) -> UpstreamHealth {
         self.state.lock().health.clone()
     }
 

@@ -12,7 +12,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::{Request, Response, SendError, conditional::CacheKey};
+use super::{SendError, UpstreamRequest, UpstreamResponse, conditional::CacheKey};
 
 /// Responses kept per upstream, bytes of one, and bytes of all.
 const MAX_RESPONSES: usize = 512;
@@ -38,14 +38,14 @@ struct Slot {
 struct SharedResult {
     requested_at: Instant,
     received_at: Instant,
-    result: Result<Response, SendError>,
+    result: Result<UpstreamResponse, SendError>,
     /// The result also serves requests that arrive later.
     is_reusable: bool,
 }
 
 /// The cache key of a request and the age it accepts, from `Cache-Control: max-age`. `None` unless it is a GET without
 /// secrets in it.
-pub fn parse_max_age(request: &Request) -> Option<(CacheKey, Duration)> {
+pub fn parse_max_age(request: &UpstreamRequest) -> Option<(CacheKey, Duration)> {
     if request.method != "GET" || request.body.is_some() || !request.substitutions.is_empty() {
         return None;
     }
@@ -65,8 +65,8 @@ impl ResponseCoalescer {
         &self,
         key: CacheKey,
         max_age: Duration,
-        request: impl Future<Output = Result<Response, SendError>>,
-    ) -> Result<Response, SendError> {
+        request: impl Future<Output = Result<UpstreamResponse, SendError>>,
+    ) -> Result<UpstreamResponse, SendError> {
         let arrived = Instant::now();
         let slot = {
             let mut all = self.slots.lock();
@@ -98,7 +98,7 @@ impl ResponseCoalescer {
             if let Err(SendError::ResponsesTooLarge | SendError::Exhausted(_)) = answer {
                 return answer;
             }
-            let lasts = |r: &Response| r.status == 200 && r.body.len() <= MAX_RESPONSE_BYTES;
+            let lasts = |r: &UpstreamResponse| r.status == 200 && r.body.len() <= MAX_RESPONSE_BYTES;
             *result = Some(SharedResult {
                 requested_at,
                 received_at: Instant::now(),
@@ -157,8 +157,8 @@ mod tests {
 
     const LONG_AGE: Duration = Duration::from_secs(3600);
 
-    fn request(method: &str, header: Option<&str>) -> Request {
-        Request {
+    fn request(method: &str, header: Option<&str>) -> UpstreamRequest {
+        UpstreamRequest {
             method: method.into(),
             path_and_query: "/x".into(),
             headers: header
@@ -193,13 +193,13 @@ mod tests {
     }
 
     /// A response whose body is its number; it takes one turn of the scheduler.
-    async fn ask(count: &AtomicU16, fails: bool) -> Result<Response, SendError> {
+    async fn ask(count: &AtomicU16, fails: bool) -> Result<UpstreamResponse, SendError> {
         let number = count.fetch_add(1, Ordering::Relaxed) + 1;
         tokio::task::yield_now().await;
         if fails {
             return Err(SendError::Unavailable(number.to_string()));
         }
-        Ok(Response {
+        Ok(UpstreamResponse {
             status: 200,
             headers: Vec::new(),
             body: vec![u8::try_from(number).expect("few")],
@@ -252,7 +252,7 @@ mod tests {
                 count.fetch_add(1, Ordering::Relaxed);
                 tokio::task::yield_now().await;
                 let body = vec![0; bytes];
-                Ok(Response {
+                Ok(UpstreamResponse {
                     status,
                     headers: Vec::new(),
                     body,
@@ -275,7 +275,7 @@ mod tests {
     async fn total_bytes_stay_within_limit() {
         let shared = ResponseCoalescer::default();
         for n in 0..10 {
-            let answer = Response {
+            let answer = UpstreamResponse {
                 status: 200,
                 headers: Vec::new(),
                 body: vec![0; MAX_RESPONSE_BYTES],

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
-use super::Response;
+use super::UpstreamResponse;
 
 /// Bytes entry per client, and of one response.
 const MAX_CACHE_BYTES: usize = 1 << 20;
@@ -38,7 +38,7 @@ impl CacheKey {
 }
 
 struct CachedResponse {
-    response: Response,
+    response: UpstreamResponse,
     etag: Option<HeaderValue>,
     modified: Option<HeaderValue>,
     last_used: u64,
@@ -76,7 +76,11 @@ impl EtagCache {
     }
 
     /// Handles HTTP 304: returns the entry response, with the newer headers.
-    pub fn revalidate_entry(&mut self, key: &CacheKey, newer: &[(String, String)]) -> Option<Response> {
+    pub fn revalidate_entry(
+        &mut self,
+        key: &CacheKey,
+        newer: &[(String, String)],
+    ) -> Option<UpstreamResponse> {
         self.use_counter += 1;
         let entry = self.entries.get_mut(key)?;
         entry.last_used = self.use_counter;
@@ -91,7 +95,7 @@ impl EtagCache {
     }
 
     /// Keeps a response if it may be entry. The previous one is outdated in any case.
-    pub fn store_response(&mut self, key: CacheKey, headers: &HeaderMap, response: &Response) {
+    pub fn store_response(&mut self, key: CacheKey, headers: &HeaderMap, response: &UpstreamResponse) {
         self.remove_entry(&key);
         let (etag, modified) = (headers.get(header::ETAG), headers.get(header::LAST_MODIFIED));
         if response.status != 200 || (etag.is_none() && modified.is_none()) || !is_storable(headers) {
@@ -143,8 +147,8 @@ fn is_storable(headers: &HeaderMap) -> bool {
 mod tests {
     use super::*;
 
-    fn answer(body: &[u8]) -> Response {
-        Response {
+    fn answer(body: &[u8]) -> UpstreamResponse {
+        UpstreamResponse {
             status: 200,
             headers: vec![
                 ("x".into(), "1".into()),

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 use tracing::warn;
 
-use super::{SecretKey, SendError};
+use super::{SendError, UpstreamSecretKey};
 use crate::{
     client::api::{ApiClient, ApiError},
     kube::{hash::encode_hex, secret_view::DIGEST_KEY_SECRET, well_known::HOST_FIELD_MANAGER},
@@ -77,7 +77,7 @@ impl DigestKey {
 
     /// An HMAC-SHA256 of a value and the name of its secret, truncated to 128 bits: it changes with the value, reveals
     /// nothing about it, and does not show that two secrets have the same value.
-    pub async fn digest(&self, secret: &SecretKey, value: &[u8]) -> Result<String, SendError> {
+    pub async fn digest(&self, secret: &UpstreamSecretKey, value: &[u8]) -> Result<String, SendError> {
         let key = self.key.get_or_try_init(|| self.load()).await?;
         let mut context = hmac::Context::with_key(key);
         // A zero byte occurs in no name, so that no two inputs are the same.
@@ -162,8 +162,8 @@ fn random_bytes() -> [u8; KEY_BYTES] {
 mod tests {
     use super::*;
 
-    fn secret(name: &str, key: &str) -> SecretKey {
-        SecretKey {
+    fn secret(name: &str, key: &str) -> UpstreamSecretKey {
+        UpstreamSecretKey {
             namespace: "ci".into(),
             name: name.into(),
             key: key.into(),

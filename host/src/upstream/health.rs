@@ -38,7 +38,7 @@ impl HealthFact {
 
 /// The known health of an upstream. Each `record_…` returns true if the status has to change.
 #[derive(Clone, Debug, Default)]
-pub struct Health {
+pub struct UpstreamHealth {
     connected: Option<HealthFact>,
     authenticated: Option<HealthFact>,
     /// The path that rejected the credentials, and when: a success on another path proves nothing at first.
@@ -47,7 +47,7 @@ pub struct Health {
     last_contact: Option<Instant>,
 }
 
-impl Health {
+impl UpstreamHealth {
     /// The connection was never tried.
     pub fn is_unknown(&self) -> bool {
         self.connected.is_none()
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn record_returns_true_on_change_only() {
-        let (mut health, t) = (Health::default(), Instant::now());
+        let (mut health, t) = (UpstreamHealth::default(), Instant::now());
         assert!(health.is_unknown() && health.idle_time(t) == Duration::MAX);
         assert!(
             health.record_response(200, "/a", t)
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn rejected_credentials_survive_success_on_other_path() {
-        let (mut health, t) = (Health::default(), Instant::now());
+        let (mut health, t) = (UpstreamHealth::default(), Instant::now());
         assert!(health.record_response(401, "/user", t));
         assert!(
             !health.record_response(200, "/info", t)
@@ -317,7 +317,7 @@ mod tests {
                 .to_owned(),
             Err(failure) => failure.reason,
         };
-        let (mut health, t) = (Health::default(), Instant::now());
+        let (mut health, t) = (UpstreamHealth::default(), Instant::now());
         assert_eq!(ready(&health.to_report(None, false)), "Unknown");
         health.record_reachable(t);
         assert_eq!(ready(&health.to_report(None, false)), "True");

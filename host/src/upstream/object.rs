@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::{
-    SecretKey,
-    spec::{Auth, SecretKeySelector, Upstream, UpstreamSpec},
+    UpstreamSecretKey,
+    spec::{SecretKeySelector, Upstream, UpstreamAuth, UpstreamSpec},
 };
 use crate::{
-    kube::{object::Object, renamed_fields::explain_unknown_field},
+    kube::{object::KubeObject, renamed_fields::explain_unknown_field},
     policy::origin::Origin,
 };
 
@@ -30,7 +30,7 @@ pub struct UpstreamObject {
 
 impl UpstreamObject {
     /// Parses a stored object; the error names the field.
-    pub fn from_object(object: &Object) -> Result<Self, String> {
+    pub fn from_object(object: &KubeObject) -> Result<Self, String> {
         let upstream: Upstream = serde_json::from_slice(&object.json.text())
             .map_err(|e| format!("Upstream: {}", explain_unknown_field(e)))?;
         Ok(Self {
@@ -61,9 +61,9 @@ impl UpstreamObject {
     pub fn credential_origins(&self) -> Result<Vec<Origin>, String> {
         let unverified = self.spec.tls.as_ref().is_some_and(|tls| tls.insecure_skip_verify);
         let token_url = match &self.spec.auth {
-            Auth::Oauth2Password(a) => a.token_url.as_deref(),
-            Auth::Oauth2ClientCredentials(a) => a.token_url.as_deref(),
-            Auth::Registry(a) => a.token_url.as_deref(),
+            UpstreamAuth::Oauth2Password(a) => a.token_url.as_deref(),
+            UpstreamAuth::Oauth2ClientCredentials(a) => a.token_url.as_deref(),
+            UpstreamAuth::Registry(a) => a.token_url.as_deref(),
             _ => None,
         };
         let token_origin = token_url.map(|url| parse_origin("tokenUrl", url, unverified));
@@ -81,8 +81,8 @@ impl UpstreamObject {
     }
 
     /// The Secret key of a selector, in the namespace of the Upstream.
-    pub fn secret_key(&self, selector: &SecretKeySelector) -> SecretKey {
-        SecretKey {
+    pub fn secret_key(&self, selector: &SecretKeySelector) -> UpstreamSecretKey {
+        UpstreamSecretKey {
             namespace: self.namespace.clone(),
             name: selector.name.clone(),
             key: selector.key.clone(),
@@ -90,23 +90,23 @@ impl UpstreamObject {
     }
 
     /// The Secret keys that the Upstream needs.
-    pub fn secret_keys(&self) -> Vec<SecretKey> {
+    pub fn secret_keys(&self) -> Vec<UpstreamSecretKey> {
         let mut selectors: Vec<&SecretKeySelector> = Vec::new();
         selectors.extend(self.spec.tls.iter().filter_map(|tls| tls.ca_secret_ref.as_ref()));
         let pair = self.client_certificate();
         selectors.extend(pair.iter().flatten());
         match &self.spec.auth {
-            Auth::None {} => {}
-            Auth::Basic(a) => selectors.push(&a.password_secret_ref),
-            Auth::Bearer(a) => selectors.push(&a.token_secret_ref),
-            Auth::Header(a) => selectors.push(&a.value_secret_ref),
-            Auth::Oauth2Password(a) => {
+            UpstreamAuth::None {} => {}
+            UpstreamAuth::Basic(a) => selectors.push(&a.password_secret_ref),
+            UpstreamAuth::Bearer(a) => selectors.push(&a.token_secret_ref),
+            UpstreamAuth::Header(a) => selectors.push(&a.value_secret_ref),
+            UpstreamAuth::Oauth2Password(a) => {
                 selectors.push(&a.password_secret_ref);
                 selectors.extend(&a.client_secret_ref);
             }
-            Auth::Oauth2ClientCredentials(a) => selectors.push(&a.client_secret_ref),
-            Auth::Login(a) => selectors.push(&a.password_secret_ref),
-            Auth::Registry(a) => selectors.push(&a.password_secret_ref),
+            UpstreamAuth::Oauth2ClientCredentials(a) => selectors.push(&a.client_secret_ref),
+            UpstreamAuth::Login(a) => selectors.push(&a.password_secret_ref),
+            UpstreamAuth::Registry(a) => selectors.push(&a.password_secret_ref),
         }
         selectors.into_iter().map(|s| self.secret_key(s)).collect()
     }

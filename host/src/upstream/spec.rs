@@ -38,13 +38,13 @@ pub struct UpstreamSpec {
     pub url: String,
     /// TLS settings of the connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tls: Option<Tls>,
+    pub tls: Option<UpstreamTls>,
     /// Authentication of requests. Exactly one method must be set; defaults to `none`.
     #[serde(default)]
-    pub auth: Auth,
+    pub auth: UpstreamAuth,
     /// Limits on requests, on bodies, and on concurrency.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limits: Option<Limits>,
+    pub limits: Option<UpstreamLimits>,
     /// Namespaces, besides the Upstream's own, whose objects may use it. `*` allows all namespaces.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allowed_namespaces: Vec<String>,
@@ -95,7 +95,7 @@ pub struct SecretReference {
 /// TLS settings of the connection.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct Tls {
+pub struct UpstreamTls {
     /// CA certificates in PEM format, trusted in addition to the system's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca_secret_ref: Option<SecretKeySelector>,
@@ -110,7 +110,7 @@ pub struct Tls {
 /// Authentication of requests.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub enum Auth {
+pub enum UpstreamAuth {
     /// No authentication.
     None {},
     /// HTTP Basic authentication (RFC 7617).
@@ -129,7 +129,7 @@ pub enum Auth {
     Registry(RegistryLogin),
 }
 
-impl Default for Auth {
+impl Default for UpstreamAuth {
     fn default() -> Self {
         Self::None {}
     }
@@ -290,7 +290,7 @@ pub const MAX_BODY_BYTES: u32 = 64 << 20;
 #[schemars(extend("x-kubernetes-validations" = [
     {"rule": "!has(self.burst) || has(self.requestsPerSecond)", "message": "burst requires requestsPerSecond"},
 ]))]
-pub struct Limits {
+pub struct UpstreamLimits {
     /// Maximum number of requests per second. Unlimited when unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10000))]

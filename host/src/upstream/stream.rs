@@ -23,12 +23,14 @@ pub use self::{
     follow::{EventTail, TailQuery, read_tail},
     pattern::{EventPattern, StreamSubscription},
 };
-use super::{Client, SecretKey, SecretSnapshot, SendError, UpstreamObject, sse::ServerSentEvent};
+use super::{
+    SecretSnapshot, SendError, UpstreamClient, UpstreamObject, UpstreamSecretKey, sse::ServerSentEvent,
+};
 use crate::{
     client::fence::WriteFence,
     kube::{
         key::{ObjectMap, ObjectRef},
-        object::Object,
+        object::KubeObject,
     },
 };
 
@@ -59,14 +61,14 @@ impl fmt::Display for StreamKey {
 
 /// The client of a stream, and the version of its Upstream.
 pub struct StreamSource {
-    client: Arc<Client>,
+    client: Arc<UpstreamClient>,
     uid: String,
     generation: i64,
 }
 
 impl StreamSource {
     /// The source that uses this client.
-    pub(super) fn new(upstream: &UpstreamObject, client: Arc<Client>) -> Self {
+    pub(super) fn new(upstream: &UpstreamObject, client: Arc<UpstreamClient>) -> Self {
         Self {
             client,
             uid: upstream.uid.clone(),
@@ -378,13 +380,13 @@ impl EventStreams {
 
     /// Handles a change of an Upstream or a Secret: streams opened with the old spec or with other values are closed at
     /// once, and their subscribers woken.
-    pub fn on_object_change(&self, changed: &ObjectRef, now: Option<&Object>) {
+    pub fn on_object_change(&self, changed: &ObjectRef, now: Option<&KubeObject>) {
         let upstream = &*changed.gvk.group == "ostler.dev" && &*changed.gvk.kind == "Upstream";
         let secret = changed.gvk.group.is_empty() && &*changed.gvk.kind == "Secret";
         if !upstream && !secret {
             return;
         }
-        let named = |k: &SecretKey| *k.namespace == *changed.namespace && *k.name == *changed.name;
+        let named = |k: &UpstreamSecretKey| *k.namespace == *changed.namespace && *k.name == *changed.name;
         let mut values: HashMap<String, Option<Vec<u8>>> = HashMap::new();
         self.close_outdated(|key, source| {
             if upstream {

@@ -7,7 +7,7 @@
 use aho_corasick::{AhoCorasick, MatchKind};
 
 use super::{
-    SecretKey, SendError,
+    SendError, UpstreamSecretKey,
     encoding::Encoding,
     missing_secret,
     redact::{Redactor, SecretHistory},
@@ -28,20 +28,20 @@ pub enum Username {
     /// The user name itself.
     Literal(String),
     /// The value of a secret.
-    Secret(SecretKey),
+    Secret(UpstreamSecretKey),
 }
 
 /// The source of a substituted value.
 #[derive(Clone, Debug)]
 pub enum SecretSource {
     /// The value of a secret.
-    Key(SecretKey),
+    Key(UpstreamSecretKey),
     /// `user:password`.
     Basic {
         /// The user name.
         username: Username,
         /// The password.
-        password: SecretKey,
+        password: UpstreamSecretKey,
     },
 }
 
@@ -58,7 +58,7 @@ pub struct Substitution {
 
 impl Substitution {
     /// The secrets whose values it sends.
-    pub fn secret_keys(&self) -> impl Iterator<Item = &SecretKey> {
+    pub fn secret_keys(&self) -> impl Iterator<Item = &UpstreamSecretKey> {
         let (first, second) = match &self.source {
             SecretSource::Key(key) => (key, None),
             SecretSource::Basic {
@@ -86,7 +86,7 @@ impl RequestSecrets {
     /// they are redacted in all its responses.
     pub fn resolve(
         substitutions: &[Substitution],
-        get: impl Fn(&SecretKey) -> Option<Vec<u8>>,
+        get: impl Fn(&UpstreamSecretKey) -> Option<Vec<u8>>,
         history: &SecretHistory,
     ) -> Result<Self, SendError> {
         let (mut replacements, mut own) = (Vec::with_capacity(substitutions.len()), Redactor::default());
@@ -104,7 +104,7 @@ impl RequestSecrets {
                     placeholder.len()
                 )));
             }
-            let resolve = |secret: &SecretKey| {
+            let resolve = |secret: &UpstreamSecretKey| {
                 let value = get(secret).ok_or_else(|| missing_secret(secret))?;
                 history.record_value(secret, &value)?;
                 Ok::<_, SendError>(value)
@@ -199,8 +199,8 @@ impl RequestSecrets {
 mod tests {
     use super::*;
 
-    fn secret_key() -> SecretKey {
-        SecretKey {
+    fn secret_key() -> UpstreamSecretKey {
+        UpstreamSecretKey {
             namespace: "n".into(),
             name: "s".into(),
             key: "k".into(),

@@ -8,7 +8,7 @@ use std::{
 
 use ostler::testing::{
     network::{NetworkGrant, NetworkPolicy, parse_network},
-    upstream::{Secret, SecretKey, SecretStore},
+    upstream::{Secret, SecretStore, UpstreamSecretKey},
 };
 
 /// Timeout of a wait. Generous, because a slow machine is not a failure.
@@ -37,7 +37,7 @@ impl Vault {
 }
 
 impl SecretStore for Vault {
-    fn get(&self, key: &SecretKey) -> Option<Secret> {
+    fn get(&self, key: &UpstreamSecretKey) -> Option<Secret> {
         let vault = self.0.lock().unwrap();
         let value = vault.get(&key.name).or_else(|| vault.get(&key.key))?;
         Some(Secret::new(value.clone().into_bytes()))

@@ -20,7 +20,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use fake::{Asked, BUNDLE, CONFIG, Fake, MANIFEST, PASSWORD, answer, descriptor, status, wasm};
 use ostler::testing::{
-    oci::{ComponentStore, Digest, PullLimits, Reference, RegistryAuth},
+    oci::{ComponentStore, Digest, OciReference, PullLimits, RegistryAuth},
     signature::{PublicKey, SignaturePolicy, SigningKey, simple_payload},
 };
 use serde_json::{Value, json};
@@ -120,7 +120,7 @@ async fn permanent_failure_is_returned() {
         // A definite status is not retried.
         assert_eq!(fake.asked().len(), if code == 503 { 4 } else { 1 }, "{error}");
     }
-    let gone: Reference = {
+    let gone: OciReference = {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         format!(
             "{}/a/b@{}",
@@ -143,7 +143,7 @@ async fn registry_without_tls_names_the_option_for_plain_http() {
     // The address is no loopback address, and leads to this machine.
     let unspecified = fake.address.replace("127.0.0.1", "0.0.0.0");
     let component = fake.component().to_string();
-    let reference: Reference = component
+    let reference: OciReference = component
         .replace(&fake.address, &unspecified)
         .parse()
         .expect("a reference");

@@ -16,8 +16,8 @@ use axum::{
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
 use ostler::testing::upstream::{
-    ClientPool, Encoding, EventPattern, Request, Response, SecretKey, SecretSource, SendError, Substitution,
-    TailQuery, UpstreamObject,
+    ClientPool, Encoding, EventPattern, SecretSource, SendError, Substitution, TailQuery, UpstreamObject,
+    UpstreamRequest, UpstreamResponse, UpstreamSecretKey,
 };
 use serde_json::json;
 
@@ -184,8 +184,8 @@ async fn lab() -> Lab {
     }
 }
 
-fn request(method: &str, path: &str) -> Request {
-    Request {
+fn request(method: &str, path: &str) -> UpstreamRequest {
+    UpstreamRequest {
         method: method.into(),
         path_and_query: path.into(),
         headers: vec![],
@@ -199,7 +199,7 @@ fn request(method: &str, path: &str) -> Request {
 fn substitution(name: &str) -> Substitution {
     Substitution {
         placeholder: PLACEHOLDER.into(),
-        source: SecretSource::Key(SecretKey {
+        source: SecretSource::Key(UpstreamSecretKey {
             namespace: "n".into(),
             name: name.into(),
             key: "password".into(),
@@ -209,14 +209,14 @@ fn substitution(name: &str) -> Substitution {
 }
 
 impl Lab {
-    async fn send(&self, request: Request) -> Result<Response, SendError> {
+    async fn send(&self, request: UpstreamRequest) -> Result<UpstreamResponse, SendError> {
         self.clients
             .send_request(&self.upstream, request, &self.vault)
             .await
     }
 
     /// Sends the value of a secret to the server, which keeps it.
-    async fn put(&self, name: &str) -> Result<Response, SendError> {
+    async fn put(&self, name: &str) -> Result<UpstreamResponse, SendError> {
         let mut put = request("PUT", "/plain");
         put.body = Some(PLACEHOLDER.into());
         put.substitutions = vec![substitution(name)];

@@ -22,10 +22,10 @@ use ostler::testing::{
     fence::WriteFence,
     key::{Gvk, ObjectRef},
     network::NetworkGrant,
-    object::Object,
+    object::KubeObject,
     upstream::{
-        CircuitState, ClientPool, EventPattern, EventStreams, Request, Secret, SecretKey, SecretStore,
-        SendError, StreamKey, StreamState, StreamSubscription, TailQuery, UpstreamObject,
+        CircuitState, ClientPool, EventPattern, EventStreams, Secret, SecretStore, SendError, StreamKey,
+        StreamState, StreamSubscription, TailQuery, UpstreamObject, UpstreamRequest, UpstreamSecretKey,
     },
 };
 use serde_json::json;
@@ -167,7 +167,7 @@ async fn lab() -> Lab {
         "metadata": {"name": "ci", "namespace": "n", "uid": "u", "generation": 1, "resourceVersion": "1"},
         "spec": {"url": url, "auth": {"bearer": {"tokenSecretRef": {"name": "token", "key": "token"}}}}});
     let gvk = Gvk::new("ostler.dev", "v1alpha1", "Upstream");
-    let (key, object) = Object::parse(&gvk, upstream.to_string().as_bytes()).unwrap();
+    let (key, object) = KubeObject::parse(&gvk, upstream.to_string().as_bytes()).unwrap();
     let gate = WriteFence::closed();
     gate.open_until(1, Instant::now() + Duration::from_secs(3600));
     let woken: Arc<Mutex<Vec<String>>> = Arc::default();
@@ -188,11 +188,11 @@ async fn lab() -> Lab {
 }
 
 /// The Secret `token` with a value of the key `token`.
-fn secret(version: u32, value: &str) -> (ObjectRef, Object) {
+fn secret(version: u32, value: &str) -> (ObjectRef, KubeObject) {
     let json = json!({"apiVersion": "v1", "kind": "Secret",
         "metadata": {"name": "token", "namespace": "n", "uid": "s", "resourceVersion": version.to_string()},
         "data": {"token": STANDARD.encode(value)}});
-    Object::parse(&Gvk::new("", "v1", "Secret"), json.to_string().as_bytes()).unwrap()
+    KubeObject::parse(&Gvk::new("", "v1", "Secret"), json.to_string().as_bytes()).unwrap()
 }
 
 fn object(name: &str) -> ObjectRef {
@@ -234,7 +234,7 @@ impl Lab {
     }
 
     async fn get(&self, timeout: Duration) -> Result<u16, SendError> {
-        let request = Request {
+        let request = UpstreamRequest {
             method: "GET".into(),
             path_and_query: "/".into(),
             headers: vec![],
@@ -510,7 +510,7 @@ async fn disallowed_address_closes_stream_at_once() {
 struct Restless(AtomicUsize);
 
 impl SecretStore for Restless {
-    fn get(&self, _: &SecretKey) -> Option<Secret> {
+    fn get(&self, _: &UpstreamSecretKey) -> Option<Secret> {
         let n = self.0.fetch_add(1, Ordering::SeqCst) + 1;
         Some(Secret::new(format!("token-number-{n}").into_bytes()))
     }

@@ -19,8 +19,8 @@ use axum::{
 };
 use futures::future::join_all;
 use ostler::testing::upstream::{
-    ClientPool, Encoding, Request, Response, Secret, SecretKey, SecretSource, SendError, Substitution,
-    UpstreamObject, UpstreamSpec,
+    ClientPool, Encoding, Secret, SecretSource, SendError, Substitution, UpstreamObject, UpstreamRequest,
+    UpstreamResponse, UpstreamSecretKey, UpstreamSpec,
 };
 use serde_json::{Value, json};
 
@@ -149,8 +149,8 @@ async fn lab() -> Lab {
     }
 }
 
-fn request(path: &str) -> Request {
-    Request {
+fn request(path: &str) -> UpstreamRequest {
+    UpstreamRequest {
         method: "GET".into(),
         path_and_query: path.into(),
         headers: vec![],
@@ -162,7 +162,7 @@ fn request(path: &str) -> Request {
 }
 
 impl Lab {
-    async fn send(&self, request: Request) -> Result<Response, SendError> {
+    async fn send(&self, request: UpstreamRequest) -> Result<UpstreamResponse, SendError> {
         self.clients
             .send_request(&self.upstream, request, &self.vault)
             .await
@@ -289,7 +289,7 @@ async fn header_has_its_prefix_and_neither_part_of_its_value_is_shown() {
 }
 
 fn secret(name: &str) -> SecretSource {
-    SecretSource::Key(SecretKey {
+    SecretSource::Key(UpstreamSecretKey {
         namespace: "n".into(),
         name: name.into(),
         key: "password".into(),

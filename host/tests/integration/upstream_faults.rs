@@ -20,7 +20,8 @@ use ostler::testing::{
     memory_budget::MemoryBudget,
     network::{NetworkGrant, NetworkPolicy, parse_network},
     upstream::{
-        CircuitState, ClientPool, Request, Response, ResponseBudget, SendError, TailQuery, UpstreamObject,
+        CircuitState, ClientPool, ResponseBudget, SendError, TailQuery, UpstreamObject, UpstreamRequest,
+        UpstreamResponse,
     },
 };
 use serde_json::{Value, json};
@@ -54,19 +55,19 @@ impl Lab {
         }
     }
 
-    async fn send(&self, method: &str, path: &str) -> Result<Response, SendError> {
+    async fn send(&self, method: &str, path: &str) -> Result<UpstreamResponse, SendError> {
         self.clients
             .send_request(&self.upstream, request(method, path), &self.vault)
             .await
     }
 
-    async fn get(&self, path: &str) -> Result<Response, SendError> {
+    async fn get(&self, path: &str) -> Result<UpstreamResponse, SendError> {
         self.send("GET", path).await
     }
 }
 
-fn request(method: &str, path: &str) -> Request {
-    Request {
+fn request(method: &str, path: &str) -> UpstreamRequest {
+    UpstreamRequest {
         method: method.into(),
         path_and_query: path.into(),
         headers: vec![],
@@ -171,8 +172,7 @@ async fn failing_upstream_opens_breaker_and_one_trial_closes_it() {
         .iter()
         .filter(|a| a.as_ref().is_ok_and(|r| r.status == 200));
     assert_eq!(passed.count(), 1, "{answers:?}");
-    let refused =
-        |a: &&Result<Response, SendError>| matches!(a, Err(SendError::Unavailable(why)) if why == "HTTP 500");
+    let refused = |a: &&Result<UpstreamResponse, SendError>| matches!(a, Err(SendError::Unavailable(why)) if why == "HTTP 500");
     assert_eq!(answers.iter().filter(refused).count(), 19, "{answers:?}");
     assert_eq!(lab.get("/").await.unwrap().status, 200);
     assert_eq!(lab.clients.collect_stats()[0].circuit, CircuitState::Closed);
@@ -191,7 +191,7 @@ async fn concurrent_responses_share_what_the_call_may_receive() {
         lab.clients.send_request(&lab.upstream, request, &lab.vault)
     }))
     .await;
-    let refused = |a: &&Result<Response, SendError>| matches!(a, Err(SendError::ResponsesTooLarge));
+    let refused = |a: &&Result<UpstreamResponse, SendError>| matches!(a, Err(SendError::ResponsesTooLarge));
     assert!(
         answers.iter().filter(refused).count() > 0,
         "all were received at once"

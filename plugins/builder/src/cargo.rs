@@ -28,19 +28,19 @@ pub fn cargo_command() -> Command {
 #[derive(Deserialize)]
 #[serde(tag = "reason", rename_all = "kebab-case")]
 enum Message {
-    CompilerArtifact(Artifact),
+    CompilerArtifact(CargoArtifact),
     #[serde(other)]
     Other,
 }
 
 /// Output of cargo for one target.
 #[derive(Debug, Deserialize)]
-pub struct Artifact {
+pub struct CargoArtifact {
     /// Path of the `Cargo.toml` of its package.
     #[serde(default)]
     pub manifest_path: PathBuf,
     /// Target it was built from.
-    pub target: Target,
+    pub target: CargoTarget,
     /// Files that were written.
     pub filenames: Vec<PathBuf>,
     /// Path of the executable, for a binary or a test.
@@ -56,7 +56,7 @@ struct Profile {
 
 /// A target of a package.
 #[derive(Debug, Deserialize)]
-pub struct Target {
+pub struct CargoTarget {
     /// Name of the target.
     pub name: String,
     /// Crate types: `cdylib`, `bin` and so on.
@@ -64,7 +64,7 @@ pub struct Target {
     pub crate_types: Vec<String>,
 }
 
-impl Artifact {
+impl CargoArtifact {
     /// Parses a line of cargo's JSON; `None` for messages of other kinds.
     #[must_use]
     pub fn parse(line: &str) -> Option<Self> {
@@ -118,7 +118,7 @@ pub fn parse_activity(line: &str) -> Option<String> {
 pub fn run_build(
     mut command: Command,
     progress: &mut dyn FnMut(&str),
-) -> Result<(Vec<Artifact>, Vec<String>)> {
+) -> Result<(Vec<CargoArtifact>, Vec<String>)> {
     command
         .arg("--message-format=json-render-diagnostics")
         .stdin(Stdio::null())
@@ -136,7 +136,7 @@ pub fn run_build(
     let artifacts = std::thread::spawn(move || {
         let lines = stdout.lines().map_while(Result::ok);
         lines
-            .filter_map(|line| Artifact::parse(&line))
+            .filter_map(|line| CargoArtifact::parse(&line))
             .collect::<Vec<_>>()
     });
     let mut diagnostics = Vec::new();
@@ -170,13 +170,13 @@ mod tests {
     #[test]
     fn compiler_artifact_line_is_parsed() {
         let line = r#"{"reason":"compiler-artifact","package_id":"x","target":{"kind":["bin"],"name":"ostler"},"filenames":["/t/ostler"],"executable":"/t/ostler","profile":{"test":false},"fresh":true}"#;
-        let artifact = Artifact::parse(line).expect("an artifact");
+        let artifact = CargoArtifact::parse(line).expect("an artifact");
         assert_eq!(
             (artifact.target.name.as_str(), artifact.executable.clone()),
             ("ostler", Some("/t/ostler".into()))
         );
         assert!(!artifact.is_test() && artifact.find_module("ostler").is_none());
-        assert!(Artifact::parse(r#"{"reason":"build-finished","success":true}"#).is_none());
-        assert!(Artifact::parse("not JSON").is_none());
+        assert!(CargoArtifact::parse(r#"{"reason":"build-finished","success":true}"#).is_none());
+        assert!(CargoArtifact::parse("not JSON").is_none());
     }
 }

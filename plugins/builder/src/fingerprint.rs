@@ -9,9 +9,9 @@ use crate::replace_file;
 
 /// Digest of what a file is made of.
 #[derive(Default)]
-pub struct Fingerprint(Sha256);
+pub struct InputDigest(Sha256);
 
-impl Fingerprint {
+impl InputDigest {
     /// Adds an input. Its length is hashed, too, so that two inputs are never taken for two others with the same text.
     pub fn add(&mut self, input: &[u8]) {
         self.0.update((input.len() as u64).to_le_bytes());
@@ -47,8 +47,8 @@ mod tests {
 
     use super::*;
 
-    fn of(inputs: &[&str]) -> Fingerprint {
-        let mut fingerprint = Fingerprint::default();
+    fn of(inputs: &[&str]) -> InputDigest {
+        let mut fingerprint = InputDigest::default();
         for input in inputs {
             fingerprint.add(input.as_bytes());
         }

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
 
 use crate::{
-    Options, RawComponent, contract,
+    BuildOptions, RawComponent, contract,
     tools::{self, BuildDir},
 };
 
@@ -52,7 +52,7 @@ pub(crate) const SDK_FILES: [(&str, &str); 12] = [
 /// The output of the compiler, or a missing tool.
 pub fn build_component(
     folder: &Path,
-    options: &Options,
+    options: &BuildOptions,
     progress: &mut dyn FnMut(&str),
 ) -> Result<RawComponent> {
     let path = folder.join("go.mod");

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
 use crate::{
-    Options, RawComponent, component,
+    BuildOptions, RawComponent, component,
     crds::any_source,
     tools::{self, BuildDir},
 };
@@ -82,7 +82,7 @@ fn default_main() -> String {
 /// The output of the tools, or a missing tool.
 pub fn build_component(
     folder: &Path,
-    options: &Options,
+    options: &BuildOptions,
     progress: &mut dyn FnMut(&str),
 ) -> Result<RawComponent> {
     let package = read_package(folder)?;
@@ -123,7 +123,7 @@ fn plugin_name(package: &str) -> Result<&str> {
 fn compile_component(
     dir: &BuildDir,
     package: &Package,
-    options: &Options,
+    options: &BuildOptions,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Vec<u8>> {
     tools::require_program(&["node", "--version"], &["nodejs", "npm"], options.install)?;

@@ -66,7 +66,7 @@ impl fmt::Display for Language {
 
 /// Options of a build.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct BuildOptions {
     /// Path of the component; the default is below the target folder of the plugin.
     pub out: Option<PathBuf>,
     /// Install missing tools, where this machine's package manager has them.
@@ -135,7 +135,7 @@ pub fn detect_language(folder: &Path) -> Result<Language> {
 /// The output of the compiler, a missing tool with the command that installs it, or an invalid manifest.
 pub fn build_plugin(
     folder: &Path,
-    options: &Options,
+    options: &BuildOptions,
     progress: &mut dyn FnMut(&str),
 ) -> Result<BuiltComponent> {
     let language = detect_language(folder)?;

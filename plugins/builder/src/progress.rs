@@ -17,8 +17,8 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(20);
 
 static BARS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 
-/// A task that takes a while. It counts as failed unless [`Step::finish`] is called before it is dropped.
-pub struct Step {
+/// A task that takes a while. It counts as failed unless [`BuildStep::finish`] is called before it is dropped.
+pub struct BuildStep {
     name: String,
     began: Instant,
     bar: ProgressBar,
@@ -26,7 +26,7 @@ pub struct Step {
     ended: bool,
 }
 
-impl Step {
+impl BuildStep {
     /// Begins a step.
     pub fn new(name: impl Into<String>) -> Self {
         let name = name.into();
@@ -74,7 +74,7 @@ impl Step {
     }
 }
 
-impl Drop for Step {
+impl Drop for BuildStep {
     fn drop(&mut self) {
         if !self.ended {
             self.end(&format!("✘ {}", self.name));

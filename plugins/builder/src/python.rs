@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 
 use crate::{
-    Options, RawComponent,
+    BuildOptions, RawComponent,
     tools::{self, BuildDir},
 };
 
@@ -89,7 +89,7 @@ for path in sorted(folder.rglob("*.py")):
 /// The output of the tools, or a missing tool.
 pub fn build_component(
     folder: &Path,
-    options: &Options,
+    options: &BuildOptions,
     progress: &mut dyn FnMut(&str),
 ) -> Result<RawComponent> {
     let path = folder.join("pyproject.toml");
@@ -116,7 +116,11 @@ pub fn build_component(
     })
 }
 
-fn compile_component(dir: &BuildDir, options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Vec<u8>> {
+fn compile_component(
+    dir: &BuildDir,
+    options: &BuildOptions,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Vec<u8>> {
     tools::require_program(
         &["python3", "-c", "import ensurepip, venv"],
         &["python3", "python3-venv"],

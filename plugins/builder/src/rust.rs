@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{
-    Options, RawComponent, cargo, component,
+    BuildOptions, RawComponent, cargo, component,
     toolchain::{self, Toolchain},
 };
 
@@ -88,7 +88,7 @@ struct Metadata {
 struct Package {
     name: String,
     manifest_path: PathBuf,
-    targets: Vec<cargo::Target>,
+    targets: Vec<cargo::CargoTarget>,
     #[serde(default)]
     metadata: Value,
 }
@@ -128,7 +128,7 @@ impl Crate {
                 manifest.display()
             )
         })?;
-        let is_plugin = |t: &cargo::Target| t.crate_types.iter().any(|c| c == "cdylib");
+        let is_plugin = |t: &cargo::CargoTarget| t.crate_types.iter().any(|c| c == "cdylib");
         if !package.targets.iter().any(is_plugin) {
             bail!(
                 "{}: not a plugin: [lib] needs crate-type = [\"cdylib\", \"rlib\"]",
@@ -206,7 +206,7 @@ const PROFILE_SETTINGS: [&str; 5] = [
 /// The output of the compiler, or a missing tool.
 pub fn build_component(
     folder: &Path,
-    options: &Options,
+    options: &BuildOptions,
     progress: &mut dyn FnMut(&str),
 ) -> Result<RawComponent> {
     let this = Crate::read(folder)?;

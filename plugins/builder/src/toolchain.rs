@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::{
     cargo,
-    progress::{Step, print_status},
+    progress::{BuildStep, print_status},
     rust::Optimize,
 };
 
@@ -272,7 +272,7 @@ pub fn run_apt_get(arguments: &[&str]) -> Result<()> {
         print_status(&format!("Running {name}"));
         return run_logged(&name, command);
     }
-    let step = Step::new(format!("Running {name}"));
+    let step = BuildStep::new(format!("Running {name}"));
     run_logged(&name, command)?;
     step.finish("");
     Ok(())

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::{contract, fingerprint::Fingerprint, replace_file, toolchain};
+use crate::{contract, fingerprint::InputDigest, replace_file, toolchain};
 
 /// Directories of a plugin's build. Nothing is written beside its source.
 #[derive(Debug)]
@@ -89,7 +89,7 @@ impl BuildDir {
         tools: &[&str],
         make: impl FnOnce() -> Result<Vec<u8>>,
     ) -> Result<Vec<u8>> {
-        let mut inputs = Fingerprint::default();
+        let mut inputs = InputDigest::default();
         for (path, bytes) in read_sources(&self.source)? {
             inputs.add(path.as_os_str().as_encoded_bytes());
             inputs.add(&bytes);

@@ -9,8 +9,8 @@ use crate::bindings::ostler::plugin::{
 };
 use crate::outcome::to_json_bytes;
 use crate::{
-    ApplyOptions, ConditionStatus, CreateOptions, DeleteOptions, Error, Failure, Gvk, Level, LogOptions,
-    Message, Object, ObjectRef, Preconditions, Projection, Propagation, Request, Resource, SecretKeyRef,
+    ApplyOptions, ConditionStatus, CreateOptions, DeleteOptions, Error, Failure, Gvk, KindSpec, Level,
+    LogOptions, Message, Object, ObjectRef, Preconditions, Projection, Propagation, Request, SecretKeyRef,
     Upstream, UpstreamRef,
 };
 
@@ -31,9 +31,9 @@ pub struct Selection<'a> {
 
 /// The object that results from a write. It is parsed only when it is asked for, since most reconcilers ignore it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Written(Vec<u8>);
+pub struct WrittenObject(Vec<u8>);
 
-impl Written {
+impl WrittenObject {
     /// Parses the object.
     ///
     /// # Errors
@@ -148,7 +148,7 @@ impl Context<'_> {
     ///
     /// # Errors
     /// As `kubernetes.get`; `invalid` if the object is not of the type.
-    pub fn get<S: Resource>(&self, namespace: &str, name: &str) -> Result<Option<Object<S>>, Error> {
+    pub fn get<S: KindSpec>(&self, namespace: &str, name: &str) -> Result<Option<Object<S>>, Error> {
         let bytes = self.read_bytes(&S::reference(namespace, name))?;
         bytes.map(|bytes| parse_object(&bytes)).transpose()
     }
@@ -157,7 +157,7 @@ impl Context<'_> {
     ///
     /// # Errors
     /// As `kubernetes.get`.
-    pub fn get_named<S: Resource>(&self, reference: &ObjectRef) -> Result<Option<Object<S>>, Error> {
+    pub fn get_named<S: KindSpec>(&self, reference: &ObjectRef) -> Result<Option<Object<S>>, Error> {
         let bytes = self.read_bytes(reference)?;
         bytes.map(|bytes| parse_object(&bytes)).transpose()
     }
@@ -189,7 +189,7 @@ impl Context<'_> {
     ///
     /// # Errors
     /// As `kubernetes.list`; `invalid` if an object is not of the type.
-    pub fn list<S: Resource>(&self, selection: &Selection) -> Result<Vec<Object<S>>, Error> {
+    pub fn list<S: KindSpec>(&self, selection: &Selection) -> Result<Vec<Object<S>>, Error> {
         let items = self.list_pages(&S::gvk(), selection, Projection::Full)?;
         items.iter().map(|bytes| parse_object(bytes)).collect()
     }
@@ -253,7 +253,7 @@ impl Context<'_> {
     ///
     /// # Errors
     /// `not-ready` until then; the change of the object causes a reconcile.
-    pub fn require_ready<S: Resource>(&self, namespace: &str, name: &str) -> Result<Object<S>, Error> {
+    pub fn require_ready<S: KindSpec>(&self, namespace: &str, name: &str) -> Result<Object<S>, Error> {
         parse_object(&self.kubernetes_require_ready(&S::reference(namespace, name))?)
     }
 
@@ -294,7 +294,7 @@ impl Context<'_> {
     ///
     /// # Errors
     /// As `kubernetes.apply`.
-    pub fn apply_owned(&self, object: &impl Serialize) -> Result<Written, Error> {
+    pub fn apply_owned(&self, object: &impl Serialize) -> Result<WrittenObject, Error> {
         let options = ApplyOptions {
             owned: true,
             force: true,
@@ -308,7 +308,7 @@ impl Context<'_> {
     ///
     /// # Errors
     /// As `kubernetes.apply`.
-    pub fn apply(&self, object: &impl Serialize, force: bool) -> Result<Written, Error> {
+    pub fn apply(&self, object: &impl Serialize, force: bool) -> Result<WrittenObject, Error> {
         let options = ApplyOptions {
             force,
             ..ApplyOptions::default()
@@ -320,16 +320,20 @@ impl Context<'_> {
     ///
     /// # Errors
     /// As `kubernetes.apply`.
-    pub fn apply_with(&self, object: &impl Serialize, options: &ApplyOptions) -> Result<Written, Error> {
+    pub fn apply_with(
+        &self,
+        object: &impl Serialize,
+        options: &ApplyOptions,
+    ) -> Result<WrittenObject, Error> {
         self.kubernetes_apply(&to_json_bytes(object), options)
-            .map(Written)
+            .map(WrittenObject)
     }
 
     /// Creates an object. With `owned` the reconciled object owns it, so that both are deleted together.
     ///
     /// # Errors
     /// As `kubernetes.create`.
-    pub fn create(&self, object: &impl Serialize, owned: bool) -> Result<Written, Error> {
+    pub fn create(&self, object: &impl Serialize, owned: bool) -> Result<WrittenObject, Error> {
         let options = CreateOptions {
             owned,
             ..CreateOptions::default()
@@ -341,9 +345,13 @@ impl Context<'_> {
     ///
     /// # Errors
     /// As `kubernetes.create`.
-    pub fn create_with(&self, object: &impl Serialize, options: &CreateOptions) -> Result<Written, Error> {
+    pub fn create_with(
+        &self,
+        object: &impl Serialize,
+        options: &CreateOptions,
+    ) -> Result<WrittenObject, Error> {
         self.kubernetes_create(&to_json_bytes(object), options)
-            .map(Written)
+            .map(WrittenObject)
     }
 
     /// Applies a JSON merge patch (RFC 7386) to an object.
@@ -355,9 +363,9 @@ impl Context<'_> {
         reference: &ObjectRef,
         patch: &impl Serialize,
         preconditions: &Preconditions,
-    ) -> Result<Written, Error> {
+    ) -> Result<WrittenObject, Error> {
         self.kubernetes_patch(reference, &to_json_bytes(patch), preconditions)
-            .map(Written)
+            .map(WrittenObject)
     }
 
     /// Applies a JSON merge patch (RFC 7386) to a subresource that has the form of the object, such as `resize` of a Pod.
@@ -370,9 +378,9 @@ impl Context<'_> {
         subresource: &str,
         patch: &impl Serialize,
         preconditions: &Preconditions,
-    ) -> Result<Written, Error> {
+    ) -> Result<WrittenObject, Error> {
         self.kubernetes_patch_subresource(reference, subresource, &to_json_bytes(patch), preconditions)
-            .map(Written)
+            .map(WrittenObject)
     }
 
     /// Reads the newest lines of the log of a container. It is a request each time, and wakes nobody when the log grows.
@@ -563,7 +571,7 @@ fn parse_value(bytes: &[u8], gvk: &Gvk) -> Result<Value, Error> {
     crate::slim::value(bytes).map_err(|error| invalid_error(&gvk.kind, error))
 }
 
-fn parse_object<S: Resource>(bytes: &[u8]) -> Result<Object<S>, Error> {
+fn parse_object<S: KindSpec>(bytes: &[u8]) -> Result<Object<S>, Error> {
     Object::read(bytes).map_err(|error| invalid_error(S::KIND, error))
 }
 

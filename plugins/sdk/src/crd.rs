@@ -3,10 +3,10 @@
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
-use crate::Resource;
+use crate::KindSpec;
 
 /// Fields of a CRD other than its schema; implemented by [`macro@crate::resource`].
-pub trait Definition: Resource {
+pub trait CrdDefinition: KindSpec {
     /// Plural, lower case.
     const PLURAL: &'static str;
     /// Description of the kind, as shown by `kubectl explain`.
@@ -23,7 +23,7 @@ pub trait Definition: Resource {
 #[must_use]
 pub fn crd<S>() -> Value
 where
-    S: Definition + JsonSchema,
+    S: CrdDefinition + JsonSchema,
     S::Status: JsonSchema,
 {
     // The schema for serialization, which includes fields that a plugin writes and does not read back.
@@ -95,7 +95,7 @@ where
 #[must_use]
 pub fn file<S>() -> (String, String)
 where
-    S: Definition + JsonSchema,
+    S: CrdDefinition + JsonSchema,
     S::Status: JsonSchema,
 {
     let name = format!("{}_{}.yaml", S::GROUP, S::PLURAL);
@@ -114,7 +114,7 @@ const CRDS_VARIABLE: &str = "OSTLER_CRDS";
 #[doc(hidden)]
 pub fn write_file<S>()
 where
-    S: Definition + JsonSchema,
+    S: CrdDefinition + JsonSchema,
     S::Status: JsonSchema,
 {
     let Some(folder) = std::env::var_os(CRDS_VARIABLE) else {

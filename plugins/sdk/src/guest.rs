@@ -10,7 +10,7 @@ pub use crate::bindings::handler::exports::ostler::plugin::messages::{
 };
 pub use crate::bindings::hooks::exports::ostler::plugin::lifecycle::Guest as Hooks;
 use crate::outcome::to_json_bytes;
-use crate::{Context, Error, Lifecycle, Object, Reconciler, Resource};
+use crate::{Context, Error, KindSpec, Lifecycle, Object, Reconciler};
 
 /// Exports reconcilers as a plugin, with the name and version of the crate.
 ///
@@ -50,7 +50,7 @@ macro_rules! plugin {
                 fn reconcile(request: guest::Request) -> Result<guest::Outcome, guest::Failure> {
                     guest::log_panics();
                     $(if guest::handles(&$reconciler, &request) {
-                        return guest::run(&$reconciler, &request, guest::Call::Reconcile);
+                        return guest::run(&$reconciler, &request, guest::GuestCall::Reconcile);
                     })*
                     Err(guest::unknown(&request))
                 }
@@ -58,7 +58,7 @@ macro_rules! plugin {
                 fn cleanup(request: guest::Request) -> Result<guest::Outcome, guest::Failure> {
                     guest::log_panics();
                     $(if guest::handles(&$reconciler, &request) {
-                        return guest::run(&$reconciler, &request, guest::Call::Cleanup);
+                        return guest::run(&$reconciler, &request, guest::GuestCall::Cleanup);
                     })*
                     Err(guest::unknown(&request))
                 }
@@ -98,16 +98,16 @@ macro_rules! plugin {
 
 /// A whole object with its spec type.
 pub trait Whole {
-    type Spec: Resource;
+    type Spec: KindSpec;
 }
 
-impl<S: Resource> Whole for Object<S> {
+impl<S: KindSpec> Whole for Object<S> {
     type Spec = S;
 }
 
 /// The function of a reconciler to call.
 #[derive(Clone, Copy)]
-pub enum Call {
+pub enum GuestCall {
     Reconcile,
     Cleanup,
 }
@@ -133,17 +133,17 @@ pub fn unknown(request: &Request) -> Failure {
 }
 
 #[cfg(target_arch = "wasm32")]
-pub fn run<R: Reconciler>(reconciler: &R, request: &Request, call: Call) -> Result<Outcome, Failure> {
+pub fn run<R: Reconciler>(reconciler: &R, request: &Request, call: GuestCall) -> Result<Outcome, Failure> {
     call_with(reconciler, &Context { request }, call)
 }
 
 /// Parses the object and calls the reconciler.
-pub fn call_with<R: Reconciler>(reconciler: &R, ctx: &Context, call: Call) -> Result<Outcome, Failure> {
+pub fn call_with<R: Reconciler>(reconciler: &R, ctx: &Context, call: GuestCall) -> Result<Outcome, Failure> {
     let object: Object<R::Spec> = Object::read(&ctx.request.object)
         .map_err(|error| Failure::terminal("InvalidSpec", error.to_string()))?;
     match call {
-        Call::Reconcile => reconciler.reconcile(ctx, &object),
-        Call::Cleanup => reconciler.cleanup(ctx, &object),
+        GuestCall::Reconcile => reconciler.reconcile(ctx, &object),
+        GuestCall::Cleanup => reconciler.cleanup(ctx, &object),
     }
 }
 

@@ -50,12 +50,12 @@
 //! # fn main() {}
 //! ```
 //!
-//! A plugin also compiles natively, where [`mock::Host`] replaces the host, so its logic is tested with plain
+//! A plugin also compiles natively, where [`mock::MockHost`] replaces the host, so its logic is tested with plain
 //! `cargo test`:
 //!
 //! ```
 //! # use ostler_sdk::prelude::*;
-//! use ostler_sdk::{Next, mock::Host};
+//! use ostler_sdk::{Next, mock::MockHost};
 //! # #[ostler_sdk::resource(group = "examples.dev", version = "v1", namespaced)]
 //! # pub struct HelloSpec { name: String }
 //! # #[ostler_sdk::reconciler]
@@ -64,7 +64,7 @@
 //! #     Ok(Outcome::await_change())
 //! # }
 //!
-//! let host = Host::new();
+//! let host = MockHost::new();
 //! let hello = json!({"metadata": {"name": "a", "namespace": "n"}, "spec": {"name": "World"}});
 //! let outcome = host.reconcile(&reconcile, &hello).expect("an outcome");
 //! assert_eq!(outcome.next, Next::AwaitChange);
@@ -91,6 +91,7 @@ mod object;
 mod outcome;
 pub mod provider;
 pub mod provision;
+mod reference;
 mod slim;
 mod time;
 
@@ -108,14 +109,15 @@ pub use bindings::ostler::plugin::types::{
 };
 #[cfg(not(target_arch = "wasm32"))]
 pub use capabilities::Capabilities;
-pub use context::{Context, Selection, Written};
+pub use context::{Context, Selection, WrittenObject};
 pub use http::{RequestBuilder, Response, Upstream};
 pub use messaging::MessageHandler;
 pub use object::{
-    IN_CLUSTER, NoStatus, OWNER_UID_LABEL, Object, ObjectMeta, OwnerReference, Resource, from_value, gvk,
+    IN_CLUSTER, KindSpec, NoStatus, OWNER_UID_LABEL, Object, ObjectMeta, OwnerReference, from_value, gvk,
 };
 pub use ostler_sdk_macros::{api, reconciler, resource};
 pub use outcome::{ResultExt, duration};
+pub use reference::{LocalReference, NamespacedName, Reference, SecretKey};
 pub use time::{from_rfc3339, rfc3339};
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -126,7 +128,7 @@ pub use serde_json;
 /// A reconciler of one kind. It keeps no state, since every call runs in a fresh instance.
 pub trait Reconciler {
     /// The spec of the kind.
-    type Spec: Resource;
+    type Spec: KindSpec;
 
     /// The finalizer (`domain/name`) of a kind whose [`Reconciler::cleanup`] must run before an object is deleted. The
     /// host adds and removes it.
@@ -187,8 +189,8 @@ pub trait Lifecycle {
 /// The names that most plugins use.
 pub mod prelude {
     pub use crate::{
-        Condition, Context, Delivery, Disposition, Error, Failure, Lifecycle, Message, MessageHandler,
-        Object, Outcome, Reconciler, Resource, ResultExt, gvk,
+        Condition, Context, Delivery, Disposition, Error, Failure, KindSpec, Lifecycle, Message,
+        MessageHandler, Object, Outcome, Reconciler, ResultExt, gvk,
     };
     pub use serde_json::json;
 }

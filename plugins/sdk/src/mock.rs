@@ -1,16 +1,16 @@
 //! An in-memory host for native tests of a plugin.
 //!
-//! A message is handled with [`Host::handle`], and what the plugin published is in [`Host::messages`].
+//! A message is handled with [`MockHost::handle`], and what the plugin published is in [`MockHost::messages`].
 //!
 //! An object that the plugin creates gets a UID of its own, so that one of the same name is another object.
 //!
-//! A test adds objects with [`Host::put`] and HTTP responses with [`Host::answer`], runs the plugin, and then reads back
+//! A test adds objects with [`MockHost::put`] and HTTP responses with [`MockHost::answer`], runs the plugin, and then reads back
 //! its requests, writes and Events. An object with finalizers or dependents that is deleted in the foreground stays, with a
-//! deletion timestamp, until [`Host::remove`]; any other one is gone at once. A request without a response fails the test
+//! deletion timestamp, until [`MockHost::remove`]; any other one is gone at once. A request without a response fails the test
 //! and names the request.
 //!
 //! ```
-//! use ostler_sdk::{Next, mock::Host, prelude::*};
+//! use ostler_sdk::{Next, mock::MockHost, prelude::*};
 //!
 //! #[ostler_sdk::resource(group = "examples.dev", version = "v1", namespaced)]
 //! pub struct PageSpec {
@@ -26,7 +26,7 @@
 //!     Ok(Outcome::poll(60_000))
 //! }
 //!
-//! let host = Host::new();
+//! let host = MockHost::new();
 //! host.answer("GET", "/a", 200, "Hello");
 //! let page = json!({"metadata": {"name": "a", "namespace": "n"}, "spec": {"path": "/a"}});
 //! assert_eq!(host.reconcile(&reconcile, &page).expect("an outcome").next, Next::Poll(Some(60_000)));
@@ -44,13 +44,13 @@ use crate::bindings::ostler::plugin::{
     http::{self, Header},
     kubernetes::{GetOptions, ListOptions, Page},
 };
-use crate::guest::{Call, call_with, hook_request, upgrade_with};
+use crate::guest::{GuestCall, call_with, hook_request, upgrade_with};
 use crate::outcome::to_json_bytes;
 use crate::{
     ApplyOptions, Capabilities, ConditionStatus, Context, CreateOptions, DeleteOptions, Delivery,
-    Disposition, Error, Failure, Gvk, IN_CLUSTER, Level, Lifecycle, LogOptions, Message, MessageHandler,
-    NotReady, OWNER_UID_LABEL, ObjectRef, Outcome, Preconditions, Projection, Propagation, Reconciler,
-    Request, Resource, SecretKeyRef, Substitution, UpstreamRef,
+    Disposition, Error, Failure, Gvk, IN_CLUSTER, KindSpec, Level, Lifecycle, LogOptions, Message,
+    MessageHandler, NotReady, OWNER_UID_LABEL, ObjectRef, Outcome, Preconditions, Projection, Propagation,
+    Reconciler, Request, SecretKeyRef, Substitution, UpstreamRef,
 };
 
 /// Group, kind, namespace, name and cluster; the last is empty for the own cluster.
@@ -147,9 +147,9 @@ const STOPPED: &str = "the host stops after this effect";
 
 /// An in-memory host.
 #[derive(Default)]
-pub struct Host(RefCell<State>);
+pub struct MockHost(RefCell<State>);
 
-impl Host {
+impl MockHost {
     /// Builds an empty cluster at time zero.
     #[must_use]
     pub fn new() -> Self {
@@ -216,7 +216,7 @@ impl Host {
         found.map(|(_, object)| object.clone()).collect()
     }
 
-    /// Sets the digest of a Secret's key; [`Host::remove_secret`] removes it.
+    /// Sets the digest of a Secret's key; [`MockHost::remove_secret`] removes it.
     pub fn secret(&self, secret: &str, key: &str, digest: &str) -> &Self {
         let key = (secret.to_owned(), key.to_owned());
         self.0.borrow_mut().secrets.insert(key, digest.to_owned());
@@ -336,7 +336,7 @@ impl Host {
     /// # Errors
     /// The reconciler's failure.
     pub fn reconcile<R: Reconciler>(&self, reconciler: &R, object: &Value) -> Result<Outcome, Failure> {
-        self.call_reconciler(reconciler, object, Call::Reconcile)
+        self.call_reconciler(reconciler, object, GuestCall::Reconcile)
     }
 
     /// Cleans up an object as the host does.
@@ -344,7 +344,7 @@ impl Host {
     /// # Errors
     /// The reconciler's failure.
     pub fn cleanup<R: Reconciler>(&self, reconciler: &R, object: &Value) -> Result<Outcome, Failure> {
-        self.call_reconciler(reconciler, object, Call::Cleanup)
+        self.call_reconciler(reconciler, object, GuestCall::Cleanup)
     }
 
     /// Calls the hook `initialize` as the host does.
@@ -390,7 +390,7 @@ impl Host {
         &self,
         reconciler: &R,
         object: &Value,
-        call: Call,
+        call: GuestCall,
     ) -> Result<Outcome, Failure> {
         let text = |key: &str| object["metadata"][key].as_str().unwrap_or_default();
         let mut listed = object.clone();
@@ -877,7 +877,7 @@ fn matches_selector<'a>(selector: Option<&str>, at: impl Fn(&str) -> &'a Value) 
     })
 }
 
-impl Capabilities for Host {
+impl Capabilities for MockHost {
     fn kubernetes_get(&self, reference: &ObjectRef, options: &GetOptions) -> Result<Option<Vec<u8>>, Error> {
         self.check_allowed("kubernetes.get")?;
         let is_hidden = !options.live && self.0.borrow().uncached.contains(&object_key(reference));

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use crate::{Error, Gvk, ObjectRef, slim, slim::Error as Invalid};
 
 /// The spec of a kind; [`macro@crate::resource`] implements it.
-pub trait Resource: DeserializeOwned + Serialize {
+pub trait KindSpec: DeserializeOwned + Serialize {
     /// API group; empty for the core group.
     const GROUP: &'static str;
     /// API version.
@@ -91,7 +91,7 @@ impl Gvk {
 
 /// An object of a kind whose spec is `S`.
 #[derive(Clone, Debug)]
-pub struct Object<S: Resource> {
+pub struct Object<S: KindSpec> {
     /// Name, namespace and so on.
     pub metadata: ObjectMeta,
     /// Desired state.
@@ -100,7 +100,7 @@ pub struct Object<S: Resource> {
     pub status: S::Status,
 }
 
-impl<S: Resource> Object<S> {
+impl<S: KindSpec> Object<S> {
     /// Reads an object, field by field: serde's code for all of it is larger.
     pub(crate) fn read(bytes: &[u8]) -> Result<Self, Invalid> {
         let mut object = slim::value(bytes)?;

@@ -9,7 +9,7 @@
 //! ```
 //! use ostler_sdk::prelude::*;
 //! use ostler_sdk::provider::{
-//!     Clusters, DomainService, Permissions, PolicyRule, ProviderConfig, ProviderStatus, ServiceProvider, ServiceStatus,
+//!     Clusters, DomainService, AccessPermissions, PolicyRule, ProviderConfig, ProviderStatus, ServiceProvider, ServiceStatus,
 //! };
 //! use ostler_sdk::provision::{Provision, Resource};
 //!
@@ -85,7 +85,7 @@
 //! }];
 //!
 //! const PROVIDER: ServiceProvider<Caches> =
-//!     ServiceProvider::new("cache", Caches).with_workload_cluster(&[Permissions { namespace: None, rules: RULES }]);
+//!     ServiceProvider::new("cache", Caches).with_workload_cluster(&[AccessPermissions { namespace: None, rules: RULES }]);
 //!
 //! ostler_sdk::plugin!(PROVIDER);
 //! # fn main() {}
@@ -95,11 +95,11 @@ mod access;
 mod owned;
 mod status;
 
-pub use access::{Clusters, Permissions, PolicyRule, RequestRef, TargetCluster, build_stable_name};
+pub use access::{AccessPermissions, Clusters, PolicyRule, RequestRef, TargetCluster, build_stable_name};
 pub use status::{ProviderStatus, ServiceStage, ServiceStatus};
 
 use crate::provision::merge_failure;
-use crate::{Context, Error, Failure, IN_CLUSTER, Next, Object, Outcome, Reconciler, Resource, duration};
+use crate::{Context, Error, Failure, IN_CLUSTER, KindSpec, Next, Object, Outcome, Reconciler, duration};
 use access::{AccessPlan, ClusterRole};
 
 /// Key in the configuration of the plugin: name of the provider, and of its configuration object.
@@ -108,7 +108,7 @@ const NAME_KEY: &str = "providerName";
 const NAMESPACE_KEY: &str = "requestNamespace";
 
 /// The spec of a provider's configuration: a cluster-scoped object with the name of the provider.
-pub trait ProviderConfig: Resource {
+pub trait ProviderConfig: KindSpec {
     /// Interval in Go's syntax (`1m`) at which each object is reconciled besides its changes, and those of what it reads.
     /// None for no interval: drift of what is read is a change.
     fn poll_interval(&self) -> Option<&str>;
@@ -118,7 +118,7 @@ pub trait ProviderConfig: Resource {
 /// left.
 pub trait DomainService {
     /// The spec of the kind that stands for the service. The kind is namespaced.
-    type Spec: Resource<Status: ServiceStatus>;
+    type Spec: KindSpec<Status: ServiceStatus>;
     /// The spec of the provider's configuration.
     type Config: ProviderConfig;
 
@@ -181,7 +181,7 @@ impl<D> ServiceProvider<D> {
     #[must_use]
     pub const fn with_mcp_cluster(
         mut self,
-        permissions: &'static [Permissions],
+        permissions: &'static [AccessPermissions],
         find: fn(&crate::ObjectMeta) -> RequestRef,
     ) -> Self {
         self.plan.mcp = Some((permissions, find));
@@ -190,7 +190,7 @@ impl<D> ServiceProvider<D> {
 
     /// Requests a workload cluster, and access to it.
     #[must_use]
-    pub const fn with_workload_cluster(mut self, permissions: &'static [Permissions]) -> Self {
+    pub const fn with_workload_cluster(mut self, permissions: &'static [AccessPermissions]) -> Self {
         self.plan.workload = Some(permissions);
         self
     }

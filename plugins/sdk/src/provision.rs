@@ -7,7 +7,7 @@
 //! ```
 //! use ostler_sdk::prelude::*;
 //! use ostler_sdk::provision::{Resource, concurrent, serial, step, when, StepTree};
-//! # use ostler_sdk::{Next, mock::Host};
+//! # use ostler_sdk::{Next, mock::MockHost};
 //!
 //! #[ostler_sdk::resource(group = "examples.dev", version = "v1", namespaced)]
 //! pub struct SiteSpec {
@@ -42,7 +42,7 @@
 //!     }
 //! }
 //!
-//! let host = Host::new();
+//! let host = MockHost::new();
 //! let site = json!({ "metadata": { "name": "a", "namespace": "n", "uid": "u" },
 //!     "spec": { "text": "Hello", "public": true } });
 //! let outcome = host.reconcile(&Sites, &site).expect("an outcome");

@@ -1,6 +1,6 @@
 //! Objects on other clusters in the simulated host.
 
-use ostler_sdk::{ApplyOptions, gvk, mock::Host, prelude::*};
+use ostler_sdk::{ApplyOptions, gvk, mock::MockHost, prelude::*};
 
 /// An object with a copy on another cluster.
 #[ostler_sdk::resource(group = "tests.dev", version = "v1", namespaced, doc = "A copy.")]
@@ -27,7 +27,7 @@ pub fn copy(ctx: &Context, replica: &Replica) -> Result<Outcome, Failure> {
 /// Owner references do not cross clusters: the host marks the object instead.
 #[test]
 fn owned_object_on_another_cluster_has_no_owner_reference() {
-    let host = Host::new();
+    let host = MockHost::new();
     let object = json!({"metadata": {"name": "a", "namespace": "b"}, "spec": {}});
     host.reconcile(&copy, &object).expect("reconciles");
     assert_eq!(host.writes(), ["apply ConfigMap a owned on fleet/east"]);

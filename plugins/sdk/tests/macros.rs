@@ -1,6 +1,6 @@
 //! Expansion of the attribute macros for a struct and a function.
 
-use ostler_sdk::{crd, gvk, mock::Host, prelude::*};
+use ostler_sdk::{crd, gvk, mock::MockHost, prelude::*};
 
 /// A note, kept in a ConfigMap
 /// of the same name.
@@ -67,7 +67,7 @@ fn status_may_consist_of_conditions_alone() {
 
 #[test]
 fn reconciler_attribute_implements_the_guest_trait() {
-    let host = Host::new();
+    let host = MockHost::new();
     let note = |text: &str| json!({"metadata": {"name": "a", "namespace": "b"}, "spec": {"text": text}});
     let outcome = host.reconcile(&keep, &note("short")).expect("reconciles");
     assert_eq!(outcome, Outcome::await_change());

@@ -1,6 +1,6 @@
 //! The in-memory cluster of the mock behaves as an API server does.
 
-use ostler_sdk::{DeleteOptions, Preconditions, gvk, mock::Host, prelude::*, serde_json::Value};
+use ostler_sdk::{DeleteOptions, Preconditions, gvk, mock::MockHost, prelude::*, serde_json::Value};
 
 /// An object whose reconcile does one thing with the ConfigMap of its name.
 #[ostler_sdk::resource(group = "tests.dev", version = "v1", namespaced)]
@@ -37,7 +37,7 @@ pub fn act(ctx: &Context, pair: &Pair) -> Result<Outcome, Failure> {
 }
 
 /// Runs an action. Returns the UID of the written object, or the error.
-fn run(host: &Host, action: &str) -> Result<String, Failure> {
+fn run(host: &MockHost, action: &str) -> Result<String, Failure> {
     let pair = json!({"metadata": {"name": "a", "namespace": "b", "uid": "p"}, "spec": {"action": action}});
     let status = host.reconcile(&act, &pair)?.status.unwrap_or_default();
     let status: Value = ostler_sdk::serde_json::from_slice(&status).expect("JSON");
@@ -46,7 +46,7 @@ fn run(host: &Host, action: &str) -> Result<String, Failure> {
 
 #[test]
 fn object_of_the_same_name_has_another_uid() {
-    let host = Host::new();
+    let host = MockHost::new();
     let first = run(&host, "create").expect("created");
     assert!(!first.is_empty());
     assert_eq!(

@@ -4,7 +4,7 @@ use jiff::SignedDuration;
 use serde_json::{Value, json};
 
 use crate::{
-    Source, Step, World,
+    ApplicationWorld, ControllerStep, RepositorySource,
     operation::{has_passed, target_revision},
 };
 
@@ -22,7 +22,7 @@ pub fn resync(application: &mut Value) {
 
 /// Compares the Application with its source, if it has not been since the last operation, refresh, resync, change of its spec
 /// or change of what it has deployed. A new commit or a mended repository does not cause it.
-pub fn compare(application: &Value, world: &World, time: &str) -> Step {
+pub fn compare(application: &Value, world: &ApplicationWorld, time: &str) -> ControllerStep {
     let mut next = application.clone();
     let refresh = next["metadata"]["annotations"].as_object_mut();
     let is_asked = refresh.is_some_and(|annotations| annotations.remove(REFRESH_ANNOTATION).is_some());
@@ -42,7 +42,7 @@ pub fn compare(application: &Value, world: &World, time: &str) -> Step {
         && status["deployed"].is_object()
         && status["health"]["status"] != health;
     if !is_asked && !has_new_health && status["compared"] == compared {
-        return start_automated(application, time).map_or(Step::Wait, Step::Write);
+        return start_automated(application, time).map_or(ControllerStep::Wait, ControllerStep::Write);
     }
     let conditions: Vec<Value> = error
         .iter()
@@ -54,14 +54,14 @@ pub fn compare(application: &Value, world: &World, time: &str) -> Step {
     status["conditions"] = conditions.into();
     status["reconciledAt"] = time.into();
     status["compared"] = compared;
-    Step::Write(next)
+    ControllerStep::Write(next)
 }
 
 /// Sync and health of an Application that can be compared.
-fn find_state<'a>(status: &Value, world: &'a World, commit: &Value) -> (&'a str, &'a str) {
+fn find_state<'a>(status: &Value, world: &'a ApplicationWorld, commit: &Value) -> (&'a str, &'a str) {
     let deployed = &status["deployed"];
     match world.source {
-        Source::Empty => ("Synced", "Healthy"),
+        RepositorySource::Empty => ("Synced", "Healthy"),
         _ if !deployed.is_object() => ("OutOfSync", "Missing"),
         _ if world.is_normalized || deployed["revision"] != *commit || deployed["drift"] != world.drift => {
             ("OutOfSync", &world.health)

@@ -15,7 +15,7 @@ use kube::{
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use crate::{Step, World, next_step, releases_project, resync};
+use crate::{ApplicationWorld, ControllerStep, next_step, releases_project, resync};
 
 /// Interval between two looks at all objects.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
@@ -27,24 +27,24 @@ const MAX_OPERATIONS: usize = 1000;
 /// Worlds of the Applications by their names, the names of those that changed, and the operations that were taken.
 #[derive(Default)]
 struct State {
-    worlds: BTreeMap<String, World>,
+    worlds: BTreeMap<String, ApplicationWorld>,
     changed: BTreeSet<String>,
     operations: Vec<(String, Value)>,
 }
 
 /// A running controller. It stops when it is dropped.
-pub struct Controller {
+pub struct ArgoController {
     state: Arc<Mutex<State>>,
     task: JoinHandle<()>,
 }
 
-impl Drop for Controller {
+impl Drop for ArgoController {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Controller {
+impl ArgoController {
     /// Starts the controller for a namespace.
     pub fn start(client: Client, namespace: &str) -> Self {
         let state = Arc::new(Mutex::new(State::default()));
@@ -57,7 +57,7 @@ impl Controller {
     }
 
     /// Sets what an Application deploys, and has it compared, as a webhook of the repository does.
-    pub fn set_world(&self, application: &str, world: World) {
+    pub fn set_world(&self, application: &str, world: ApplicationWorld) {
         let mut state = self.lock();
         state.changed.insert(application.into());
         state.worlds.insert(application.into(), world);
@@ -108,7 +108,7 @@ async fn run(applications: Api<DynamicObject>, projects: Api<DynamicObject>, sta
             world.has_project = names.contains(&project);
             used.push(project);
             let time = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-            let Step::Write(next) = next_step(&object, &world, &time) else {
+            let ControllerStep::Write(next) = next_step(&object, &world, &time) else {
                 continue;
             };
             let is_taken = next["operation"].is_object()

@@ -11,7 +11,7 @@ mod rules;
 mod world;
 
 pub use comparison::resync;
-pub use controller::Controller;
-pub use rest::{Reply, Request, Rest};
-pub use rules::{Step, next_step, releases_project};
-pub use world::{Hook, Source, World};
+pub use controller::ArgoController;
+pub use rest::{ArgoRequest, Reply, Rest};
+pub use rules::{ControllerStep, next_step, releases_project};
+pub use world::{ApplicationWorld, Hook, RepositorySource};

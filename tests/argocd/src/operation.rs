@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use crate::{Hook, Source, World};
+use crate::{ApplicationWorld, Hook, RepositorySource};
 
 /// Argo CD's pause before the first retry, if the operation names none.
 const DEFAULT_RETRY_PAUSE: SignedDuration = SignedDuration::from_secs(5);
@@ -31,7 +31,7 @@ pub fn take(application: &mut Value, time: &str) {
 }
 
 /// Continues the running operation. Returns whether there is anything to write.
-pub fn advance(application: &mut Value, world: &World, time: &str) -> bool {
+pub fn advance(application: &mut Value, world: &ApplicationWorld, time: &str) -> bool {
     if application["status"]["operationState"]["finishedAt"].is_string() {
         return retry(application, time);
     }
@@ -55,7 +55,7 @@ pub fn advance(application: &mut Value, world: &World, time: &str) -> bool {
             "successfully synced (no more tasks)",
             time,
         ),
-        Source::Empty => finish(
+        RepositorySource::Empty => finish(
             application,
             "Succeeded",
             "successfully synced (no more tasks)",
@@ -65,7 +65,7 @@ pub fn advance(application: &mut Value, world: &World, time: &str) -> bool {
             let message = "one or more objects failed to apply, reason: namespaces not found";
             finish(application, "Failed", message, time);
         }
-        Source::Refused(message) => {
+        RepositorySource::Refused(message) => {
             application["status"]["deployed"] = json!({ "revision": null, "drift": world.drift });
             finish(application, "Failed", message, time);
         }
@@ -75,7 +75,7 @@ pub fn advance(application: &mut Value, world: &World, time: &str) -> bool {
 }
 
 /// Runs the hook, and applies the manifests. Returns whether there is anything to write.
-fn deploy(application: &mut Value, world: &World, commit: &str, time: &str) -> bool {
+fn deploy(application: &mut Value, world: &ApplicationWorld, commit: &str, time: &str) -> bool {
     match world.hook {
         Some(Hook::Running) => return wait(application, "waiting for completion of hook batch/Job/before"),
         Some(Hook::Failed) => {
@@ -112,7 +112,7 @@ fn wait(application: &mut Value, message: &str) -> bool {
 }
 
 /// The controller takes the options of the operation, and not those of the Application's policy: the API server copies them.
-fn lacks_namespace(application: &Value, world: &World) -> bool {
+fn lacks_namespace(application: &Value, world: &ApplicationWorld) -> bool {
     let status = &application["status"];
     let options = &status["operationState"]["operation"]["sync"]["syncOptions"];
     let mut options = options.as_array().into_iter().flatten();

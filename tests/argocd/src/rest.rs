@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::{Step, World, next_step};
+use crate::{ApplicationWorld, ControllerStep, next_step};
 
 /// An answer: status and body. A body that is text is plain text.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,7 +20,7 @@ pub struct Reply {
 
 /// A request.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
+pub struct ArgoRequest<'a> {
     /// Method.
     pub method: &'a str,
     /// Path with the query.
@@ -37,7 +37,7 @@ pub struct Rest {
     /// Repositories by project and URL.
     repositories: BTreeMap<(String, String), Value>,
     applications: BTreeMap<String, Value>,
-    worlds: BTreeMap<String, World>,
+    worlds: BTreeMap<String, ApplicationWorld>,
     /// Operations that were started, each with the name of its application.
     operations: Vec<(String, Value)>,
     version: u64,
@@ -103,12 +103,12 @@ impl Rest {
     }
 
     /// Sets what an application deploys.
-    pub fn set_world(&mut self, application: &str, world: World) {
+    pub fn set_world(&mut self, application: &str, world: ApplicationWorld) {
         self.worlds.insert(application.into(), world);
     }
 
     /// What an application deploys.
-    pub fn world(&mut self, application: &str) -> &mut World {
+    pub fn world(&mut self, application: &str) -> &mut ApplicationWorld {
         self.worlds.entry(application.into()).or_default()
     }
 
@@ -119,7 +119,7 @@ impl Rest {
             let mut world = self.worlds.get(name).cloned().unwrap_or_default();
             let project = application["spec"]["project"].as_str().unwrap_or_default();
             world.has_project = self.projects.contains_key(project);
-            if let Step::Write(next) = next_step(application, &world, &self.time) {
+            if let ControllerStep::Write(next) = next_step(application, &world, &self.time) {
                 *application = next;
                 self.version += 1;
                 application["metadata"]["resourceVersion"] = self.version.to_string().into();
@@ -137,7 +137,7 @@ impl Rest {
     }
 
     /// Answers a request of an administrator.
-    pub fn answer(&mut self, request: Request) -> Reply {
+    pub fn answer(&mut self, request: ArgoRequest) -> Reply {
         if request.method != "GET" && request.content_type != Some("application/json") {
             return Reply::text(415, "Invalid content type");
         }

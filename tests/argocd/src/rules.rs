@@ -2,14 +2,14 @@
 
 use serde_json::{Value, json};
 
-use crate::{World, comparison, operation};
+use crate::{ApplicationWorld, comparison, operation};
 
 /// Annotation with which the controller leaves an Application alone.
 const SKIP_ANNOTATION: &str = "argocd.argoproj.io/skip-reconcile";
 
 /// Next step of the controller.
 #[derive(Debug, PartialEq)]
-pub enum Step {
+pub enum ControllerStep {
     /// Nothing until the Application, the world or the time changes.
     Wait,
     /// Writes this version of the Application.
@@ -17,19 +17,19 @@ pub enum Step {
 }
 
 /// The next step of the controller for an Application. The time is in RFC 3339.
-pub fn next_step(application: &Value, world: &World, time: &str) -> Step {
+pub fn next_step(application: &Value, world: &ApplicationWorld, time: &str) -> ControllerStep {
     if !world.is_watched || application["metadata"]["annotations"][SKIP_ANNOTATION] == "true" {
-        return Step::Wait;
+        return ControllerStep::Wait;
     }
     let mut next = application.clone();
     let is_deleting = !application["metadata"]["deletionTimestamp"].is_null();
     let has_operation = application["operation"].is_object();
     match application["status"]["operationState"]["phase"].as_str() {
         // Without the field the operation neither continues nor ends, and a deletion waits with it.
-        Some("Running" | "Terminating") if !has_operation => return Step::Wait,
+        Some("Running" | "Terminating") if !has_operation => return ControllerStep::Wait,
         Some("Running") => {
             if !operation::advance(&mut next, world, time) {
-                return Step::Wait;
+                return ControllerStep::Wait;
             }
         }
         Some("Terminating") => operation::finish(&mut next, "Failed", "Operation terminated", time),
@@ -37,7 +37,7 @@ pub fn next_step(application: &Value, world: &World, time: &str) -> Step {
         _ if is_deleting => return delete(next, world, time),
         _ => return comparison::compare(application, world, time),
     }
-    Step::Write(next)
+    ControllerStep::Write(next)
 }
 
 /// Returns whether the controller gives an AppProject free: one that is deleted while no Application uses it. It looks when the
@@ -49,20 +49,20 @@ pub fn releases_project(project: &Value, seen_version: Option<&str>, is_used: bo
 }
 
 /// Deletes what was deployed, and then gives the Application free.
-fn delete(mut next: Value, world: &World, time: &str) -> Step {
+fn delete(mut next: Value, world: &ApplicationWorld, time: &str) -> ControllerStep {
     let finalizers = next["metadata"]["finalizers"].as_array();
     if !finalizers.is_some_and(|all| all.iter().any(is_resources_finalizer)) {
-        return Step::Wait;
+        return ControllerStep::Wait;
     }
     if !world.has_project {
         // Without its project the controller does not know what it may delete.
         let conditions = next["status"]["conditions"].as_array();
         if conditions.is_some_and(|all| all.iter().any(|c| c["type"] == "DeletionError")) {
-            return Step::Wait;
+            return ControllerStep::Wait;
         }
         let error = |kind: &str| json!({"type": kind, "message": "the project does not exist", "lastTransitionTime": time});
         next["status"]["conditions"] = json!([error("DeletionError"), error("InvalidSpecError")]);
-        return Step::Write(next);
+        return ControllerStep::Write(next);
     }
     if next["status"]["deployed"].is_object() {
         let health = if world.is_held { &*world.health } else { "Missing" };
@@ -70,15 +70,15 @@ fn delete(mut next: Value, world: &World, time: &str) -> Step {
         status["deployed"] = Value::Null;
         status["sync"]["status"] = "OutOfSync".into();
         status["health"]["status"] = health.into();
-        return Step::Write(next);
+        return ControllerStep::Write(next);
     }
     if world.is_held {
-        return Step::Wait;
+        return ControllerStep::Wait;
     }
     if let Some(finalizers) = next["metadata"]["finalizers"].as_array_mut() {
         finalizers.retain(|finalizer| !is_resources_finalizer(finalizer));
     }
-    Step::Write(next)
+    ControllerStep::Write(next)
 }
 
 fn is_resources_finalizer(finalizer: &Value) -> bool {

@@ -9,9 +9,9 @@ const COMMIT_LENGTH: usize = 40;
 
 /// Surroundings of an Application: what it deploys, and its project.
 #[derive(Clone, Debug)]
-pub struct World {
+pub struct ApplicationWorld {
     /// Content of the directory of the repository.
-    pub source: Source,
+    pub source: RepositorySource,
     /// Commits of branches and tags; none for a revision that is missing. All others are the same commit.
     pub commits: BTreeMap<String, Option<String>>,
     /// True if its AppProject exists.
@@ -36,7 +36,7 @@ pub struct World {
 
 /// Content of the directory of a repository.
 #[derive(Clone, Debug)]
-pub enum Source {
+pub enum RepositorySource {
     /// Manifests that are applied.
     Manifests,
     /// No manifests.
@@ -63,11 +63,11 @@ pub enum Hook {
     Failed,
 }
 
-impl Default for World {
+impl Default for ApplicationWorld {
     /// Manifests that are healthy once they are applied.
     fn default() -> Self {
         Self {
-            source: Source::Manifests,
+            source: RepositorySource::Manifests,
             commits: BTreeMap::new(),
             has_project: true,
             has_namespace: true,
@@ -82,7 +82,7 @@ impl Default for World {
     }
 }
 
-impl World {
+impl ApplicationWorld {
     /// The commit of a revision; none if it is missing. A commit is not looked up.
     pub(crate) fn find_commit(&self, revision: &str) -> Option<String> {
         let is_commit = revision.len() == COMMIT_LENGTH && revision.bytes().all(|b| b.is_ascii_hexdigit());
@@ -97,7 +97,7 @@ impl World {
     pub(crate) fn find_error(&self, revision: &str) -> Option<(&str, String)> {
         match &self.source {
             _ if !self.has_project => Some(("InvalidSpecError", "the project does not exist".into())),
-            Source::Error { condition, message } => Some((condition, message.clone())),
+            RepositorySource::Error { condition, message } => Some((condition, message.clone())),
             _ if self.find_commit(revision).is_none() => {
                 let message = format!("unable to resolve '{revision}' to a commit SHA");
                 Some(("ComparisonError", message))

@@ -1,6 +1,8 @@
 //! The rules against what a real application controller wrote.
 
-use argocd_simulator::{Hook, Source, Step, World, next_step, releases_project, resync};
+use argocd_simulator::{
+    ApplicationWorld, ControllerStep, Hook, RepositorySource, next_step, releases_project, resync,
+};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
@@ -38,33 +40,33 @@ const LEFT_OUT: [(&str, &str); 6] = [
     ),
 ];
 
-fn set_source(world: &mut World, error: &Value) {
+fn set_source(world: &mut ApplicationWorld, error: &Value) {
     world.source = match error.as_str() {
-        Some(condition) => Source::Error {
+        Some(condition) => RepositorySource::Error {
             condition: condition.into(),
             message: "as recorded".into(),
         },
-        None => Source::Manifests,
+        None => RepositorySource::Manifests,
     };
 }
 
-fn set_commits(world: &mut World, commits: &Value) {
+fn set_commits(world: &mut ApplicationWorld, commits: &Value) {
     for (revision, commit) in commits.as_object().into_iter().flatten() {
         let commit = commit.as_str().map(Into::into);
         world.commits.insert(revision.clone(), commit);
     }
 }
 
-fn world(recorded: &Value) -> World {
-    let mut world = World::default();
+fn world(recorded: &Value) -> ApplicationWorld {
+    let mut world = ApplicationWorld::default();
     if let Some(error) = recorded.get("error") {
         set_source(&mut world, error);
     }
     if recorded["empty"] == true {
-        world.source = Source::Empty;
+        world.source = RepositorySource::Empty;
     }
     if recorded["refused"] == true {
-        world.source = Source::Refused("as recorded".into());
+        world.source = RepositorySource::Refused("as recorded".into());
     }
     set_commits(&mut world, &recorded["commits"]);
     world.has_project = recorded["project"] != false;
@@ -83,7 +85,7 @@ fn world(recorded: &Value) -> World {
 }
 
 /// The API server, as far as it matters: merge patches, and deletion behind finalizers.
-fn act(application: &mut Value, world: &mut World, input: &Value, time: &str) {
+fn act(application: &mut Value, world: &mut ApplicationWorld, input: &Value, time: &str) {
     if input["has_hook"] == true {
         world.hook = Some(Hook::Running);
     }
@@ -186,7 +188,12 @@ fn end(application: &Value) -> Value {
 
 /// Acts, and lets the controller write until it waits, also for as many seconds as the action took if they matter. Returns the
 /// states of the operation, each once.
-fn play(application: &mut Value, world: &mut World, now: &mut Timestamp, input: &Value) -> Vec<Value> {
+fn play(
+    application: &mut Value,
+    world: &mut ApplicationWorld,
+    now: &mut Timestamp,
+    input: &Value,
+) -> Vec<Value> {
     act(application, world, input, &now.to_string());
     let mut seconds_left = input["seconds"].as_u64().unwrap_or_default();
     let mut seen = Vec::new();
@@ -203,12 +210,12 @@ fn play(application: &mut Value, world: &mut World, now: &mut Timestamp, input: 
         }
         loop {
             match next_step(application, world, &now.to_string()) {
-                Step::Write(next) => {
+                ControllerStep::Write(next) => {
                     *application = next;
                     break;
                 }
-                Step::Wait if seconds_left == 0 => return seen,
-                Step::Wait => {
+                ControllerStep::Wait if seconds_left == 0 => return seen,
+                ControllerStep::Wait => {
                     seconds_left -= 1;
                     *now += SignedDuration::from_secs(1);
                 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use argocd_simulator::{Hook, Request, Rest, Source};
+use argocd_simulator::{ArgoRequest, Hook, RepositorySource, Rest};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
@@ -65,13 +65,13 @@ fn set_up(rest: &mut Rest, setup: &Value, now: &mut Timestamp) {
         world.commits.insert(revision.clone(), commit);
     }
     if let Some(condition) = setup["error"].as_str() {
-        world.source = Source::Error {
+        world.source = RepositorySource::Error {
             condition: condition.into(),
             message: "as recorded".into(),
         };
     }
     if setup["refused"] == true {
-        world.source = Source::Refused("as recorded".into());
+        world.source = RepositorySource::Refused("as recorded".into());
     }
     if let Some(health) = setup["health"].as_str() {
         world.health = health.into();
@@ -165,7 +165,7 @@ fn server_agrees_with_the_recording() {
         {
             *version = Value::String(String::clone(own));
         }
-        let reply = rest.answer(Request {
+        let reply = rest.answer(ArgoRequest {
             method: recorded["method"].as_str().expect("a method"),
             path: recorded["path"].as_str().expect("a path"),
             content_type: recorded["content_type"].as_str(),
@@ -197,7 +197,7 @@ fn server_agrees_with_the_recording() {
 
 #[test]
 fn write_without_a_content_type_is_refused() {
-    let reply = Rest::new(START).answer(Request {
+    let reply = Rest::new(START).answer(ArgoRequest {
         method: "DELETE",
         path: "/api/v1/applications/nosuch",
         content_type: None,

@@ -22,7 +22,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::page::Page;
-use crate::state::{InstanceVars, Model, Pipeline, Role, User};
+use crate::state::{ConcourseModel, SimulatedInstanceVars, SimulatedPipeline, SimulatedRole, SimulatedUser};
 use crate::{App, config};
 
 pub(crate) use auth::TOKEN_PATH;
@@ -164,7 +164,7 @@ fn split_var_path(path: &str) -> Vec<String> {
 /// An authenticated request with its parameters. An invalid token is refused here.
 struct Call {
     app: Arc<App>,
-    user: Option<User>,
+    user: Option<SimulatedUser>,
     params: HashMap<String, String>,
     query: Vec<(String, String)>,
     path: String,
@@ -195,7 +195,7 @@ impl FromRequestParts<Arc<App>> for Call {
 }
 
 impl Call {
-    fn model(&self) -> MutexGuard<'_, Model> {
+    fn model(&self) -> MutexGuard<'_, ConcourseModel> {
         self.app.model()
     }
 
@@ -213,11 +213,11 @@ impl Call {
     }
 
     /// Returns the user, or 401 for a request without a token.
-    fn require_user(&self) -> Result<&User, ApiError> {
+    fn require_user(&self) -> Result<&SimulatedUser, ApiError> {
         self.user.as_ref().ok_or_else(unauthorized)
     }
 
-    fn require_admin(&self, model: &Model) -> Result<&User, ApiError> {
+    fn require_admin(&self, model: &ConcourseModel) -> Result<&SimulatedUser, ApiError> {
         let user = self.require_user()?;
         if model.is_admin(user) {
             Ok(user)
@@ -226,14 +226,14 @@ impl Call {
         }
     }
 
-    fn can_view(&self, model: &Model, team: u64) -> bool {
+    fn can_view(&self, model: &ConcourseModel, team: u64) -> bool {
         self.user
             .as_ref()
-            .is_some_and(|user| model.has_role(user, model.team_name(team), Role::Viewer))
+            .is_some_and(|user| model.has_role(user, model.team_name(team), SimulatedRole::Viewer))
     }
 
     /// Returns the team in the path, if the user has the role in it.
-    fn require_team(&self, model: &Model, role: Role) -> Result<u64, ApiError> {
+    fn require_team(&self, model: &ConcourseModel, role: SimulatedRole) -> Result<u64, ApiError> {
         let (user, name) = (self.require_user()?, self.param("team"));
         if !model.has_role(user, name, role) {
             return Err(forbidden());
@@ -242,8 +242,8 @@ impl Call {
     }
 
     /// Parses the instance vars in the query.
-    fn instance_vars(&self) -> Result<Option<InstanceVars>, ApiError> {
-        let mut vars: Option<InstanceVars> = None;
+    fn instance_vars(&self) -> Result<Option<SimulatedInstanceVars>, ApiError> {
+        let mut vars: Option<SimulatedInstanceVars> = None;
         for (key, value) in &self.query {
             let Some(path) = key
                 .strip_prefix("vars.")
@@ -274,27 +274,38 @@ impl Call {
         Ok(vars.filter(|v| !v.is_empty()))
     }
 
-    fn find_pipeline<'m>(&self, model: &'m Model) -> Result<Option<&'m Pipeline>, ApiError> {
+    fn find_pipeline<'m>(
+        &self,
+        model: &'m ConcourseModel,
+    ) -> Result<Option<&'m SimulatedPipeline>, ApiError> {
         let vars = self.instance_vars()?;
         Ok(model.pipeline(self.param("team"), self.param("pipeline"), vars.as_ref()))
     }
 
     /// Returns the pipeline in the path for reading. An exposed one needs no role.
-    fn visible_pipeline<'m>(&self, model: &'m Model) -> Result<&'m Pipeline, ApiError> {
+    fn visible_pipeline<'m>(&self, model: &'m ConcourseModel) -> Result<&'m SimulatedPipeline, ApiError> {
         match self.find_pipeline(model)? {
             Some(pipeline) if pipeline.public => Ok(pipeline),
-            _ => self.require_pipeline(model, Role::Viewer),
+            _ => self.require_pipeline(model, SimulatedRole::Viewer),
         }
     }
 
     /// Returns the pipeline in the path, if the user has the role.
-    fn require_pipeline<'m>(&self, model: &'m Model, role: Role) -> Result<&'m Pipeline, ApiError> {
+    fn require_pipeline<'m>(
+        &self,
+        model: &'m ConcourseModel,
+        role: SimulatedRole,
+    ) -> Result<&'m SimulatedPipeline, ApiError> {
         self.require_team(model, role)?;
         self.find_pipeline(model)?.ok_or(NOT_FOUND)
     }
 
     /// As [`Call::require_pipeline`], for actions that an archived pipeline refuses.
-    fn unarchived_pipeline<'m>(&self, model: &'m Model, role: Role) -> Result<&'m Pipeline, ApiError> {
+    fn unarchived_pipeline<'m>(
+        &self,
+        model: &'m ConcourseModel,
+        role: SimulatedRole,
+    ) -> Result<&'m SimulatedPipeline, ApiError> {
         let pipeline = self.require_pipeline(model, role)?;
         if pipeline.archived {
             return Err(ApiError::Text(

@@ -10,8 +10,8 @@ use axum::routing::{delete, get, post};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::state::{InstanceVars, Model};
-use crate::{Answer, App};
+use crate::state::{ConcourseModel, SimulatedInstanceVars};
+use crate::{App, FaultAction};
 
 type HttpError = (StatusCode, String);
 
@@ -32,7 +32,7 @@ pub(crate) fn routes() -> Router<Arc<App>> {
 }
 
 /// Returns the state without credentials, for assertions.
-pub(crate) fn state_json(model: &Model) -> Value {
+pub(crate) fn state_json(model: &ConcourseModel) -> Value {
     let pipelines = |team: u64| {
         let of_team = model.pipelines.iter().filter(move |p| p.team_id == team);
         of_team.map(|p| json!(p)).collect::<Vec<_>>()
@@ -78,7 +78,7 @@ struct Fault {
     #[serde(default = "any_method")]
     method: String,
     path: String,
-    answer: Answer,
+    answer: FaultAction,
 }
 
 fn any_method() -> String {
@@ -153,9 +153,9 @@ async fn step_clock(State(app): State<Arc<App>>) -> StatusCode {
 struct Version {
     team: String,
     pipeline: String,
-    instance_vars: Option<InstanceVars>,
+    instance_vars: Option<SimulatedInstanceVars>,
     resource: String,
-    version: InstanceVars,
+    version: SimulatedInstanceVars,
 }
 
 async fn add_version(State(app): State<Arc<App>>, Json(new): Json<Version>) -> StatusCode {

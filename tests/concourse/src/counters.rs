@@ -10,7 +10,7 @@ const MAX_LOGGED_REQUESTS: usize = 20_000;
 
 /// Counters of requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Counters {
+pub struct RequestCounters {
     /// Requests with GET or HEAD.
     pub reads: u64,
     /// All other requests except logins.
@@ -29,7 +29,7 @@ pub struct Counters {
 
 /// A logged request, without headers and body, which may contain secrets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Request {
+pub struct LoggedRequest {
     /// HTTP method.
     pub method: String,
     /// Path of the URL.
@@ -43,23 +43,23 @@ pub struct Request {
 
 #[derive(Debug, Default)]
 struct MeterState {
-    counters: Counters,
-    log: VecDeque<Request>,
+    counters: RequestCounters,
+    log: VecDeque<LoggedRequest>,
     /// Number of requests removed from the log.
     dropped: u64,
 }
 
 /// Counters and log behind a lock.
 #[derive(Debug, Default)]
-pub(crate) struct Meter(Mutex<MeterState>);
+pub(crate) struct RequestMeter(Mutex<MeterState>);
 
-impl Meter {
+impl RequestMeter {
     fn lock_state(&self) -> MutexGuard<'_, MeterState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts and logs a request. Returns the number for [`Meter::record_status`].
-    pub fn record_request(&self, request: Request, route: &str, login: bool) -> u64 {
+    /// Counts and logs a request. Returns the number for [`RequestMeter::record_status`].
+    pub fn record_request(&self, request: LoggedRequest, route: &str, login: bool) -> u64 {
         let mut state = self.lock_state();
         let counters = &mut state.counters;
         *match request.method.as_str() {
@@ -102,11 +102,11 @@ impl Meter {
         counters.event_bytes += frames.len() as u64;
     }
 
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> RequestCounters {
         self.lock_state().counters.clone()
     }
 
-    pub fn requests(&self) -> Vec<Request> {
+    pub fn requests(&self) -> Vec<LoggedRequest> {
         self.lock_state().log.iter().cloned().collect()
     }
 
@@ -114,7 +114,7 @@ impl Meter {
         let mut state = self.lock_state();
         state.dropped += state.log.len() as u64;
         state.log.clear();
-        state.counters = Counters::default();
+        state.counters = RequestCounters::default();
     }
 }
 
@@ -122,8 +122,8 @@ impl Meter {
 mod tests {
     use super::*;
 
-    fn request(method: &str) -> Request {
-        Request {
+    fn request(method: &str) -> LoggedRequest {
+        LoggedRequest {
             method: method.into(),
             path: "/x".into(),
             query: None,
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn full_log_drops_the_oldest_request_and_counters_do_not() {
-        let meter = Meter::default();
+        let meter = RequestMeter::default();
         let first = meter.record_request(request("GET"), "/x", false);
         for _ in 0..MAX_LOGGED_REQUESTS {
             meter.record_request(request("PUT"), "/x", false);
@@ -156,7 +156,7 @@ mod tests {
         meter.record_status(last, 500);
         assert_eq!(
             (meter.requests(), meter.counters()),
-            (vec![], Counters::default())
+            (vec![], RequestCounters::default())
         );
     }
 }

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 /// Fault of a request, in place of its response or before it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
+pub enum FaultAction {
     /// Respond with this status and body, without executing the request.
     Status(u16, String),
     /// Respond with this status and body as a proxy in front of Concourse does: without Concourse's headers, and without
@@ -20,7 +20,7 @@ pub enum Answer {
     Drop,
     /// Execute the request and close the connection instead of responding.
     DropAnswer,
-    /// Wait for [`Faults::release_hanging`] or [`Faults::clear`], then execute the request.
+    /// Wait for [`FaultHandle::release_hanging`] or [`FaultHandle::clear`], then execute the request.
     Hang,
 }
 
@@ -29,7 +29,7 @@ struct Rule {
     left: usize,
     method: String,
     path: Regex,
-    answer: Answer,
+    answer: FaultAction,
 }
 
 #[derive(Debug, Default)]
@@ -47,9 +47,9 @@ struct Shared {
 
 /// Handle for fault injection.
 #[derive(Debug, Clone)]
-pub struct Faults(Arc<Shared>);
+pub struct FaultHandle(Arc<Shared>);
 
-impl Default for Faults {
+impl Default for FaultHandle {
     fn default() -> Self {
         Self(Arc::new(Shared {
             plan: Mutex::default(),
@@ -59,7 +59,7 @@ impl Default for Faults {
     }
 }
 
-impl Faults {
+impl FaultHandle {
     fn lock_plan(&self) -> MutexGuard<'_, Plan> {
         self.0.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -69,18 +69,18 @@ impl Faults {
     ///
     /// # Panics
     /// When `path` is not a valid regular expression.
-    pub fn fail_next(&self, times: usize, method: &str, path: &str, answer: Answer) {
+    pub fn fail_next(&self, times: usize, method: &str, path: &str, answer: FaultAction) {
         self.try_add_rule(times, method, path, answer)
             .expect("a regular expression for the path");
     }
 
-    /// As [`Faults::fail_next`], with an error for an invalid regular expression.
+    /// As [`FaultHandle::fail_next`], with an error for an invalid regular expression.
     pub fn try_add_rule(
         &self,
         times: usize,
         method: &str,
         path: &str,
-        answer: Answer,
+        answer: FaultAction,
     ) -> Result<(), regex::Error> {
         let rule = Rule {
             left: times,
@@ -115,7 +115,7 @@ impl Faults {
     }
 
     /// Takes the fault for a request, which counts it, and the current delay.
-    pub fn take_fault(&self, method: &str, path: &str) -> (Option<Answer>, Duration) {
+    pub fn take_fault(&self, method: &str, path: &str) -> (Option<FaultAction>, Duration) {
         let mut plan = self.lock_plan();
         let matching =
             |r: &&mut Rule| r.left > 0 && (r.method == "*" || r.method == method) && r.path.is_match(path);
@@ -153,17 +153,17 @@ mod tests {
 
     #[test]
     fn rule_matches_method_and_path_and_is_used_up() {
-        let faults = Faults::default();
-        faults.fail_next(1, "GET", "^/a", Answer::Drop);
-        faults.fail_next(usize::MAX, "*", "b$", Answer::Hang);
+        let faults = FaultHandle::default();
+        faults.fail_next(1, "GET", "^/a", FaultAction::Drop);
+        faults.fail_next(usize::MAX, "*", "b$", FaultAction::Hang);
         assert_eq!(faults.take_fault("PUT", "/a").0, None);
         assert_eq!(faults.take_fault("GET", "/x/a").0, None);
-        assert_eq!(faults.take_fault("GET", "/a").0, Some(Answer::Drop));
+        assert_eq!(faults.take_fault("GET", "/a").0, Some(FaultAction::Drop));
         assert_eq!(faults.take_fault("GET", "/a").0, None, "once");
         for _ in 0..3 {
-            assert_eq!(faults.take_fault("PUT", "/b").0, Some(Answer::Hang));
+            assert_eq!(faults.take_fault("PUT", "/b").0, Some(FaultAction::Hang));
         }
-        assert!(faults.try_add_rule(1, "*", "(", Answer::Drop).is_err());
+        assert!(faults.try_add_rule(1, "*", "(", FaultAction::Drop).is_err());
         faults.set_latency(Duration::from_secs(1));
         assert_eq!(faults.take_fault("PUT", "/c"), (None, Duration::from_secs(1)));
         faults.clear();

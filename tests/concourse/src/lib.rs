@@ -25,10 +25,10 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-pub use counters::{Counters, Request};
-pub use faults::{Answer, Faults};
-pub use state::{Auth, InstanceVars, Pipeline, Team};
-use state::{Model, Trigger};
+pub use counters::{LoggedRequest, RequestCounters};
+pub use faults::{FaultAction, FaultHandle};
+use state::{ConcourseModel, Trigger};
+pub use state::{SimulatedInstanceVars, SimulatedPipeline, SimulatedTeam, SimulatedTeamAuth};
 
 /// Version that the recorded server reports.
 pub const CONCOURSE_VERSION: &str = "0.0.0-dev";
@@ -37,7 +37,7 @@ pub const WORKER_VERSION: &str = "3.0";
 
 /// Options of a simulator.
 #[derive(Clone)]
-pub struct Options {
+pub struct SimulatorOptions {
     /// Address to listen on.
     pub listen: SocketAddr,
     /// Users: name, password, and true for an admin (an owner of the team `main`).
@@ -46,11 +46,11 @@ pub struct Options {
     pub tokens: Vec<(String, String)>,
     /// Lifetime of issued tokens.
     pub token_lifetime: Duration,
-    /// Interval of the clock that advances builds and workers. With `None` only [`Simulator::step`] does.
+    /// Interval of the clock that advances builds and workers. With `None` only [`ConcourseSimulator::step`] does.
     pub clock: Option<Duration>,
 }
 
-impl Default for Options {
+impl Default for SimulatorOptions {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
@@ -63,7 +63,7 @@ impl Default for Options {
 }
 
 /// Omits passwords and tokens.
-impl fmt::Debug for Options {
+impl fmt::Debug for SimulatorOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Options")
             .field("listen", &self.listen)
@@ -80,20 +80,20 @@ impl fmt::Debug for Options {
 
 /// State shared by all requests.
 struct App {
-    model: Mutex<Model>,
+    model: Mutex<ConcourseModel>,
     /// Changes whenever builds do. Event streams wait for it.
     steps: watch::Sender<()>,
-    faults: Faults,
+    faults: FaultHandle,
     /// Number of open event streams.
     open_streams: AtomicUsize,
-    meter: counters::Meter,
+    meter: counters::RequestMeter,
     url: String,
     token_lifetime: Duration,
 }
 
 impl App {
     /// Locks the model and sets its time.
-    fn model(&self) -> MutexGuard<'_, Model> {
+    fn model(&self) -> MutexGuard<'_, ConcourseModel> {
         let mut model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
         model.now = unix_time();
         model
@@ -110,13 +110,13 @@ fn unix_time() -> Duration {
 }
 
 /// A running simulator, stopped when dropped.
-pub struct Simulator {
+pub struct ConcourseSimulator {
     app: Arc<App>,
     server: tokio::task::JoinHandle<()>,
     stop: DropGuard,
 }
 
-impl fmt::Debug for Simulator {
+impl fmt::Debug for ConcourseSimulator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Simulator")
             .field("url", &self.app.url)
@@ -124,18 +124,18 @@ impl fmt::Debug for Simulator {
     }
 }
 
-impl Simulator {
+impl ConcourseSimulator {
     /// Starts a simulator.
-    pub async fn start(options: Options) -> anyhow::Result<Self> {
+    pub async fn start(options: SimulatorOptions) -> anyhow::Result<Self> {
         let listener = TcpListener::bind(options.listen)
             .await
             .with_context(|| format!("listening on {}", options.listen))?;
         let app = Arc::new(App {
-            model: Mutex::new(Model::new(unix_time(), options.users, options.tokens)),
+            model: Mutex::new(ConcourseModel::new(unix_time(), options.users, options.tokens)),
             steps: watch::Sender::new(()),
-            faults: Faults::default(),
+            faults: FaultHandle::default(),
             open_streams: AtomicUsize::new(0),
-            meter: counters::Meter::default(),
+            meter: counters::RequestMeter::default(),
             url: format!("http://{}", listener.local_addr()?),
             token_lifetime: options.token_lifetime,
         });
@@ -163,12 +163,12 @@ impl Simulator {
     }
 
     /// Returns the handle for fault injection.
-    pub fn faults(&self) -> &Faults {
+    pub fn faults(&self) -> &FaultHandle {
         &self.app.faults
     }
 
     /// Returns the counters since the start or the last reset.
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> RequestCounters {
         self.app.meter.counters()
     }
 
@@ -178,22 +178,22 @@ impl Simulator {
     }
 
     /// Returns the logged requests, oldest first.
-    pub fn requests(&self) -> Vec<Request> {
+    pub fn requests(&self) -> Vec<LoggedRequest> {
         self.app.meter.requests()
     }
 
     /// Returns all teams.
-    pub fn teams(&self) -> Vec<Team> {
+    pub fn teams(&self) -> Vec<SimulatedTeam> {
         self.app.model().teams.clone()
     }
 
     /// Finds a team by name.
-    pub fn team(&self, name: &str) -> Option<Team> {
+    pub fn team(&self, name: &str) -> Option<SimulatedTeam> {
         self.app.model().team(name).cloned()
     }
 
     /// Returns the pipelines of a team in their order, including all instances.
-    pub fn pipelines(&self, team: &str) -> Vec<Pipeline> {
+    pub fn pipelines(&self, team: &str) -> Vec<SimulatedPipeline> {
         let model = self.app.model();
         let id = model.team(team).map(|t| t.id);
         model
@@ -205,7 +205,7 @@ impl Simulator {
     }
 
     /// Finds a pipeline without instance vars.
-    pub fn pipeline(&self, team: &str, name: &str) -> Option<Pipeline> {
+    pub fn pipeline(&self, team: &str, name: &str) -> Option<SimulatedPipeline> {
         self.app.model().pipeline(team, name, None).cloned()
     }
 
@@ -230,7 +230,13 @@ impl Simulator {
     }
 
     /// Adds a version of a resource, as a check does. Returns false when there is no such resource.
-    pub fn add_version(&self, team: &str, pipeline: &str, resource: &str, version: InstanceVars) -> bool {
+    pub fn add_version(
+        &self,
+        team: &str,
+        pipeline: &str,
+        resource: &str,
+        version: SimulatedInstanceVars,
+    ) -> bool {
         let mut model = self.app.model();
         let Some(id) = model.pipeline(team, pipeline, None).map(|p| p.id) else {
             return false;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Parser;
-use concourse_simulator::{Options, Simulator};
+use concourse_simulator::{ConcourseSimulator, SimulatorOptions};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// A Concourse simulator.
@@ -58,7 +58,7 @@ fn parse_duration(text: &str) -> anyhow::Result<Duration> {
 async fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let simulator = Simulator::start(Options {
+    let simulator = ConcourseSimulator::start(SimulatorOptions {
         listen: arguments.listen,
         users: arguments
             .user

@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::faults::Answer;
+use crate::faults::FaultAction;
 use crate::{App, api, control, counters};
 
 /// Closes the connection of a request without a response.
@@ -96,7 +96,7 @@ async fn count_and_inject(
         .get::<MatchedPath>()
         .map_or("(unknown)", MatchedPath::as_str)
         .to_owned();
-    let seen = counters::Request {
+    let seen = counters::LoggedRequest {
         method: method.to_string(),
         path: path.clone(),
         query: request.uri().query().map(str::to_owned),
@@ -109,15 +109,17 @@ async fn count_and_inject(
     if !latency.is_zero() {
         tokio::time::sleep(latency).await;
     }
-    let is_of_concourse = !matches!(answer, Some(Answer::Proxy(..)));
+    let is_of_concourse = !matches!(answer, Some(FaultAction::Proxy(..)));
     let mut response = match answer {
-        Some(Answer::Status(status, body) | Answer::Proxy(status, body)) => fault_response(status, body),
-        Some(Answer::Drop) => return hangup.close_connection().await,
-        Some(Answer::DropAnswer) => {
+        Some(FaultAction::Status(status, body) | FaultAction::Proxy(status, body)) => {
+            fault_response(status, body)
+        }
+        Some(FaultAction::Drop) => return hangup.close_connection().await,
+        Some(FaultAction::DropAnswer) => {
             drop(next.run(request).await);
             return hangup.close_connection().await;
         }
-        Some(Answer::Hang) => {
+        Some(FaultAction::Hang) => {
             released.await;
             next.run(request).await
         }

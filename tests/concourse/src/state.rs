@@ -12,15 +12,15 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-pub use access::{Role, User};
-pub use builds::{Build, Trigger};
-pub use pipelines::{Job, Pipeline, SaveOutcome};
-pub use resources::{Resource, Version};
-pub use teams::{Auth, Team};
-pub use workers::Worker;
+pub use access::{SimulatedRole, SimulatedUser};
+pub use builds::{SimulatedBuild, Trigger};
+pub use pipelines::{SaveOutcome, SimulatedJob, SimulatedPipeline};
+pub use resources::{SimulatedResource, SimulatedVersion};
+pub use teams::{SimulatedTeam, SimulatedTeamAuth};
+pub use workers::SimulatedWorker;
 
 /// Variables that distinguish the instances of a pipeline.
-pub type InstanceVars = Map<String, Value>;
+pub type SimulatedInstanceVars = Map<String, Value>;
 
 /// A generator of ascending ids.
 #[derive(Debug, Default)]
@@ -55,30 +55,30 @@ pub struct Wall {
 
 /// All state of the server.
 #[derive(Debug, Default)]
-pub struct Model {
+pub struct ConcourseModel {
     /// Current time since the epoch, set before each change of the model.
     pub now: Duration,
     passwords: BTreeMap<String, String>,
     fixed_tokens: HashMap<String, String>,
     tokens: HashMap<String, access::Issued>,
     /// Teams by id.
-    pub teams: Vec<Team>,
+    pub teams: Vec<SimulatedTeam>,
     /// Pipelines in their order.
-    pub pipelines: Vec<Pipeline>,
+    pub pipelines: Vec<SimulatedPipeline>,
     /// Jobs of all pipelines.
-    pub jobs: Vec<Job>,
+    pub jobs: Vec<SimulatedJob>,
     /// Resources of all pipelines.
-    pub resources: Vec<Resource>,
+    pub resources: Vec<SimulatedResource>,
     /// Builds by id.
-    pub builds: BTreeMap<u64, Build>,
+    pub builds: BTreeMap<u64, SimulatedBuild>,
     /// Workers.
-    pub workers: Vec<Worker>,
+    pub workers: Vec<SimulatedWorker>,
     /// The message on the wall.
     pub wall: Option<Wall>,
     ids: Sequences,
 }
 
-impl Model {
+impl ConcourseModel {
     /// Creates a server with the team `main`, whose owners are the admins, and one worker.
     pub fn new(now: Duration, users: Vec<(String, String, bool)>, tokens: Vec<(String, String)>) -> Self {
         let mut model = Self {
@@ -97,7 +97,7 @@ impl Model {
             .into_iter()
             .map(|(name, password, _)| (name, password))
             .collect();
-        model.workers.push(Worker::new("w1", now));
+        model.workers.push(SimulatedWorker::new("w1", now));
         model
     }
 

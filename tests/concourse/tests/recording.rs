@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
-use common::{Client, read_until};
-use concourse_simulator::{Options, Simulator};
+use common::{SimulatorClient, read_until};
+use concourse_simulator::{ConcourseSimulator, SimulatorOptions};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -150,7 +150,7 @@ fn frames(stream: &str) -> Value {
 }
 
 /// Logs in as the recording did, or asks with the headers it had.
-fn request(client: &Client, recorded: &Exchange) -> reqwest::RequestBuilder {
+fn request(client: &SimulatorClient, recorded: &Exchange) -> reqwest::RequestBuilder {
     let Request {
         method,
         path,
@@ -173,7 +173,7 @@ fn request(client: &Client, recorded: &Exchange) -> reqwest::RequestBuilder {
 }
 
 /// Creates the initial state of the recorded server: a paused pipeline of `main` with two jobs and two builds.
-async fn before(simulator: &Simulator, client: &Client) {
+async fn before(simulator: &ConcourseSimulator, client: &SimulatorClient) {
     let job = |name: &str| {
         format!("- {{name: {name}, plan: [{{task: t, config: {{platform: linux, run: {{path: x}}}}}}]}}\n")
     };
@@ -194,7 +194,7 @@ async fn before(simulator: &Simulator, client: &Client) {
 }
 
 /// Enough time for any build in the recording, and for a worker to land.
-fn steps(simulator: &Simulator) {
+fn steps(simulator: &ConcourseSimulator) {
     for _ in 0..4 {
         simulator.step();
     }
@@ -204,13 +204,13 @@ fn steps(simulator: &Simulator) {
 async fn simulator_responds_like_the_recorded_server() {
     let recording: Recording =
         serde_json::from_str(include_str!("../recording.json")).expect("the recording");
-    let simulator = Simulator::start(Options {
+    let simulator = ConcourseSimulator::start(SimulatorOptions {
         clock: None,
-        ..Options::default()
+        ..SimulatorOptions::default()
     })
     .await
     .expect("a simulator");
-    let client = Client::logged_in(&simulator).await;
+    let client = SimulatorClient::logged_in(&simulator).await;
     before(&simulator, &client).await;
     let (mut mask, mut differences) = (Mask::default(), Vec::new());
     for (number, recorded) in recording.exchanges.iter().enumerate() {

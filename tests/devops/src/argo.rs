@@ -5,16 +5,16 @@ use std::{
     time::Duration,
 };
 
-use argocd_simulator::{Request as Call, Rest, World};
+use argocd_simulator::{ApplicationWorld, ArgoRequest as Call, Rest};
 use bytes::Bytes;
-use concourse_simulator::Faults;
+use concourse_simulator::FaultHandle;
 use http::{HeaderMap, Request, Response, StatusCode, header};
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
 use crate::{
-    Exchange, Observer,
-    server::{Handler, Server, lock},
+    Exchange, RequestObserver,
+    server::{ServerBehavior, TestServer, lock},
 };
 
 /// Token that the simulator accepts.
@@ -24,7 +24,7 @@ const STEP_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A running Argo CD, stopped when dropped, or a proxy in front of a real one.
 pub struct Argo {
-    server: Server,
+    server: TestServer,
     token: String,
     backend: Backend,
 }
@@ -65,7 +65,7 @@ impl Argo {
             }
         });
         Self {
-            server: Server::start(simulator.clone()).await,
+            server: TestServer::start(simulator.clone()).await,
             token: ARGO_TOKEN.to_owned(),
             backend: Backend::Simulator(simulator, controller),
         }
@@ -80,7 +80,7 @@ impl Argo {
             admin_token,
         });
         Self {
-            server: Server::start(forward.clone()).await,
+            server: TestServer::start(forward.clone()).await,
             token,
             backend: Backend::Real(forward),
         }
@@ -97,12 +97,12 @@ impl Argo {
     }
 
     /// Returns the handle for fault injection.
-    pub fn faults(&self) -> &Faults {
+    pub fn faults(&self) -> &FaultHandle {
         &self.server.faults
     }
 
     /// Has a test observe the requests from now on.
-    pub fn observe(&self, observer: Arc<dyn Observer>) {
+    pub fn observe(&self, observer: Arc<dyn RequestObserver>) {
         self.server.observe(observer);
     }
 
@@ -115,7 +115,7 @@ impl Argo {
     ///
     /// # Panics
     /// In front of a real server, which has no such world.
-    pub fn set_world(&self, application: &str, world: World) {
+    pub fn set_world(&self, application: &str, world: ApplicationWorld) {
         match &self.backend {
             Backend::Simulator(simulator, _) => lock(&simulator.0).set_world(application, world),
             Backend::Real(_) => panic!("the world of {application} is set in the simulator only"),
@@ -164,7 +164,7 @@ impl Argo {
     }
 }
 
-impl Handler for Forward {
+impl ServerBehavior for Forward {
     /// Answers with 502 where the server does not, as a proxy does.
     async fn answer(&self, request: Request<Bytes>) -> Response<Bytes> {
         let (mut parts, body) = request.into_parts();
@@ -197,7 +197,7 @@ impl Handler for Forward {
     }
 }
 
-impl Handler for Simulator {
+impl ServerBehavior for Simulator {
     async fn answer(&self, request: Request<Bytes>) -> Response<Bytes> {
         if text(request.headers(), header::AUTHORIZATION) != Some(&["Bearer ", ARGO_TOKEN].concat()) {
             let message = "invalid session: token is malformed";

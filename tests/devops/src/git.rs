@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use concourse_simulator::Faults;
+use concourse_simulator::FaultHandle;
 use http::{Request, Response, StatusCode, header};
 use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
@@ -16,7 +16,7 @@ use crate::{
     Exchange,
     http_text::parse_response,
     parse_basic,
-    server::{Handler, Server, lock},
+    server::{ServerBehavior, TestServer, lock},
 };
 
 /// User of a private server.
@@ -26,7 +26,7 @@ pub const GIT_PASSWORD: &str = "git-pass-0007-secret";
 
 /// A git server, stopped and its repositories removed when dropped.
 pub struct GitServer {
-    server: Server,
+    server: TestServer,
     backend: Arc<Backend>,
 }
 
@@ -53,7 +53,7 @@ impl GitServer {
             credentials: Mutex::new(credentials),
         });
         Self {
-            server: Server::start(backend.clone()).await,
+            server: TestServer::start(backend.clone()).await,
             backend,
         }
     }
@@ -69,7 +69,7 @@ impl GitServer {
     }
 
     /// Returns the handle for fault injection.
-    pub fn faults(&self) -> &Faults {
+    pub fn faults(&self) -> &FaultHandle {
         &self.server.faults
     }
 
@@ -144,7 +144,7 @@ impl GitServer {
     }
 }
 
-impl Handler for Backend {
+impl ServerBehavior for Backend {
     async fn answer(&self, request: Request<Bytes>) -> Response<Bytes> {
         let required = lock(&self.credentials).clone();
         if required.is_some() && parse_basic(request.headers()) != required {

@@ -16,15 +16,15 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use concourse_simulator::Faults;
+use concourse_simulator::FaultHandle;
 
-pub use builds::Build;
+pub use builds::JenkinsBuild;
 use builds::QueueItem;
-use items::Item;
+use items::SimulatedItem;
 
 use crate::{
-    Exchange, Observer,
-    server::{Server, lock},
+    Exchange, RequestObserver,
+    server::{TestServer, lock},
 };
 
 /// User whose API token the simulator accepts.
@@ -34,16 +34,16 @@ pub const JENKINS_TOKEN: &str = "11aa22bb33cc44dd55ee66ff-token";
 
 /// A running simulator, stopped when dropped.
 pub struct Jenkins {
-    server: Server,
+    server: TestServer,
     simulation: Arc<Simulation>,
 }
 
-pub(crate) struct Simulation(Mutex<Model>);
+pub(crate) struct Simulation(Mutex<JenkinsModel>);
 
 /// The state of the simulator. The path of an item has no `job` segments: `folder/pipeline`.
-pub(crate) struct Model {
+pub(crate) struct JenkinsModel {
     token: String,
-    items: BTreeMap<String, Item>,
+    items: BTreeMap<String, SimulatedItem>,
     /// XML by folder (empty for the store of Jenkins itself) and id, with the secrets.
     credentials: BTreeMap<(String, String), String>,
     queue: BTreeMap<u64, QueueItem>,
@@ -55,7 +55,7 @@ pub(crate) struct Model {
 impl Jenkins {
     /// Starts a simulator without items.
     pub async fn start() -> Self {
-        let simulation = Arc::new(Simulation(Mutex::new(Model {
+        let simulation = Arc::new(Simulation(Mutex::new(JenkinsModel {
             token: JENKINS_TOKEN.into(),
             items: BTreeMap::new(),
             credentials: BTreeMap::new(),
@@ -64,7 +64,7 @@ impl Jenkins {
             automatic: None,
         })));
         Self {
-            server: Server::start(simulation.clone()).await,
+            server: TestServer::start(simulation.clone()).await,
             simulation,
         }
     }
@@ -75,12 +75,12 @@ impl Jenkins {
     }
 
     /// Returns the handle for fault injection.
-    pub fn faults(&self) -> &Faults {
+    pub fn faults(&self) -> &FaultHandle {
         &self.server.faults
     }
 
     /// Has a test observe the requests from now on.
-    pub fn observe(&self, observer: Arc<dyn Observer>) {
+    pub fn observe(&self, observer: Arc<dyn RequestObserver>) {
         self.server.observe(observer);
     }
 
@@ -94,7 +94,7 @@ impl Jenkins {
         self.server.forget();
     }
 
-    fn model(&self) -> std::sync::MutexGuard<'_, Model> {
+    fn model(&self) -> std::sync::MutexGuard<'_, JenkinsModel> {
         lock(&self.simulation.0)
     }
 
@@ -151,7 +151,7 @@ impl Jenkins {
     }
 
     /// Returns the builds of a pipeline, oldest first.
-    pub fn builds(&self, path: &str) -> Vec<Build> {
+    pub fn builds(&self, path: &str) -> Vec<JenkinsBuild> {
         let model = self.model();
         let item = model.items.get(path);
         item.into_iter()

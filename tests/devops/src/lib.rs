@@ -7,8 +7,8 @@ pub mod jenkins;
 mod server;
 pub mod tokens;
 
-pub use concourse_simulator::{Answer, Faults};
-pub use server::{Exchange, Observer};
+pub use concourse_simulator::{FaultAction, FaultHandle};
+pub use server::{Exchange, RequestObserver};
 
 /// Decodes an `Authorization: Basic` header into user name and password.
 pub(crate) fn parse_basic(headers: &http::HeaderMap) -> Option<(String, String)> {

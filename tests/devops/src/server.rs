@@ -6,7 +6,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use concourse_simulator::{Answer, Faults};
+use concourse_simulator::{FaultAction, FaultHandle};
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
@@ -28,7 +28,7 @@ pub struct Exchange {
 }
 
 /// A test that stands between a server and its clients.
-pub trait Observer: Send + Sync {
+pub trait RequestObserver: Send + Sync {
     /// Returns whether requests are carried out. Otherwise the connection is closed.
     fn admits(&self) -> bool;
 
@@ -38,29 +38,29 @@ pub trait Observer: Send + Sync {
 }
 
 /// The behavior of a server.
-pub(crate) trait Handler: Send + Sync + 'static {
+pub(crate) trait ServerBehavior: Send + Sync + 'static {
     /// Answers a request.
     fn answer(&self, request: Request<Bytes>) -> impl Future<Output = Response<Bytes>> + Send;
 }
 
 /// A running server, stopped when dropped.
-pub(crate) struct Server {
+pub(crate) struct TestServer {
     pub url: String,
-    pub faults: Faults,
+    pub faults: FaultHandle,
     log: Arc<Mutex<Vec<Exchange>>>,
     observer: ObserverSlot,
     _stop: DropGuard,
 }
 
 /// The observer, once there is one.
-type ObserverSlot = Arc<OnceLock<Arc<dyn Observer>>>;
+type ObserverSlot = Arc<OnceLock<Arc<dyn RequestObserver>>>;
 
-impl Server {
+impl TestServer {
     /// Listens on loopback.
-    pub async fn start<H: Handler>(handler: Arc<H>) -> Self {
+    pub async fn start<H: ServerBehavior>(handler: Arc<H>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
-        let (faults, log, stop) = (Faults::default(), Arc::default(), CancellationToken::new());
+        let (faults, log, stop) = (FaultHandle::default(), Arc::default(), CancellationToken::new());
         let observer = ObserverSlot::default();
         let shared = (handler, faults.clone(), Arc::clone(&log), observer.clone());
         tokio::spawn(
@@ -77,11 +77,11 @@ impl Server {
     }
 
     /// Has a test observe the requests from now on. The first observer stays.
-    pub fn observe(&self, observer: Arc<dyn Observer>) {
+    pub fn observe(&self, observer: Arc<dyn RequestObserver>) {
         self.observer.set(observer).ok();
     }
 
-    /// Returns the requests since the start or the last [`Server::forget`].
+    /// Returns the requests since the start or the last [`TestServer::forget`].
     pub fn requests(&self) -> Vec<Exchange> {
         lock(&self.log).clone()
     }
@@ -92,9 +92,9 @@ impl Server {
     }
 }
 
-type Shared<H> = (Arc<H>, Faults, Arc<Mutex<Vec<Exchange>>>, ObserverSlot);
+type Shared<H> = (Arc<H>, FaultHandle, Arc<Mutex<Vec<Exchange>>>, ObserverSlot);
 
-async fn accept<H: Handler>(listener: TcpListener, shared: Shared<H>, stop: CancellationToken) {
+async fn accept<H: ServerBehavior>(listener: TcpListener, shared: Shared<H>, stop: CancellationToken) {
     loop {
         // Errors of accept are the peer's or temporary.
         let Ok((stream, _)) = listener.accept().await else {
@@ -106,7 +106,7 @@ async fn accept<H: Handler>(listener: TcpListener, shared: Shared<H>, stop: Canc
     }
 }
 
-async fn serve_connection<H: Handler>(stream: TcpStream, shared: Shared<H>) {
+async fn serve_connection<H: ServerBehavior>(stream: TcpStream, shared: Shared<H>) {
     let service = service_fn(move |request| respond(request, shared.clone()));
     // A client that disconnects is not an error, and neither is an injected fault.
     let _ = http1::Builder::new()
@@ -115,7 +115,7 @@ async fn serve_connection<H: Handler>(stream: TcpStream, shared: Shared<H>) {
 }
 
 /// Answers one request. An error closes the connection without a response.
-async fn respond<H: Handler>(
+async fn respond<H: ServerBehavior>(
     request: Request<Incoming>,
     (handler, faults, log, observer): Shared<H>,
 ) -> io::Result<Response<Full<Bytes>>> {
@@ -143,18 +143,18 @@ async fn respond<H: Handler>(
     tokio::time::sleep(latency).await;
     let request = Request::from_parts(parts, body);
     let response = match fault {
-        Some(Answer::Status(status, body) | Answer::Proxy(status, body)) => {
+        Some(FaultAction::Status(status, body) | FaultAction::Proxy(status, body)) => {
             let status = StatusCode::from_u16(status).expect("a status");
             let mut response = Response::new(Bytes::from(body));
             *response.status_mut() = status;
             response
         }
-        Some(Answer::Drop) => return Err(closed()),
-        Some(Answer::DropAnswer) => {
+        Some(FaultAction::Drop) => return Err(closed()),
+        Some(FaultAction::DropAnswer) => {
             handler.answer(request).await;
             return Err(closed());
         }
-        Some(Answer::Hang) => {
+        Some(FaultAction::Hang) => {
             released.await;
             handler.answer(request).await
         }

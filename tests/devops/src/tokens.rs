@@ -15,7 +15,7 @@ use crate::{
     Exchange,
     http_text::parse_response,
     parse_basic,
-    server::{Handler, Server, lock},
+    server::{ServerBehavior, TestServer, lock},
 };
 
 /// User of the token server.
@@ -25,7 +25,7 @@ pub const TOKEN_PASSWORD: &str = "token-pass-0011-secret";
 
 /// A running token server, stopped when dropped.
 pub struct TokenServer {
-    server: Server,
+    server: TestServer,
     settings: Arc<Settings>,
 }
 
@@ -43,7 +43,7 @@ impl TokenServer {
             registry: Mutex::new(None),
         });
         Self {
-            server: Server::start(settings.clone()).await,
+            server: TestServer::start(settings.clone()).await,
             settings,
         }
     }
@@ -77,7 +77,7 @@ impl TokenServer {
     }
 }
 
-impl Handler for Settings {
+impl ServerBehavior for Settings {
     async fn answer(&self, request: Request<Bytes>) -> Response<Bytes> {
         if request.uri().path() != "/token" {
             let registry = lock(&self.registry).clone();

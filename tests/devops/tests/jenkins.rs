@@ -235,12 +235,12 @@ async fn builds_that_run_by_themselves_end_with_the_result() {
 
 #[tokio::test]
 async fn wrong_token_and_faults_are_answered() {
-    use devops_simulators::Answer;
+    use devops_simulators::FaultAction;
     let jenkins = Jenkins::start().await;
     let client = Client::new(&jenkins);
     jenkins
         .faults()
-        .fail_next(1, "POST", "/createItem", Answer::DropAnswer);
+        .fail_next(1, "POST", "/createItem", FaultAction::DropAnswer);
     let request = client.http.post(format!("{}/createItem?name=app", client.url));
     let request = request.basic_auth(JENKINS_USER, Some(JENKINS_TOKEN));
     let lost = request

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{
     is_valid,
-    server::{Answer, Api, Call, Simulator},
+    server::{ApiRequest, DnsSimulator, SimulatedApi, SimulatedResponse},
 };
 
 const BASE: &str = "/client/v4";
@@ -24,7 +24,7 @@ pub struct Cloudflare {
     next_id: u32,
 }
 
-impl Simulator<Cloudflare> {
+impl DnsSimulator<Cloudflare> {
     /// Starts a simulator with one zone and one token.
     pub async fn start_cloudflare(zone: &str, token: &str) -> Self {
         Self::serve(Cloudflare {
@@ -74,8 +74,8 @@ impl Simulator<Cloudflare> {
     }
 }
 
-impl Api for Cloudflare {
-    fn answer(&mut self, call: &Call) -> Answer {
+impl SimulatedApi for Cloudflare {
+    fn answer(&mut self, call: &ApiRequest) -> SimulatedResponse {
         let token = call.authorization.strip_prefix("Bearer ").unwrap_or_default();
         let is_token_character = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if token.is_empty() || !token.chars().all(is_token_character) {
@@ -112,7 +112,7 @@ impl Api for Cloudflare {
 type Refusal = (u32, String);
 
 impl Cloudflare {
-    fn list(&self, call: &Call) -> Answer {
+    fn list(&self, call: &ApiRequest) -> SimulatedResponse {
         let is_asked = |record: &&Value| {
             let matches =
                 |parameter: &str, field: &str| call.parameter(parameter).is_none_or(|v| record[field] == v);
@@ -130,7 +130,7 @@ impl Cloudflare {
     }
 
     /// Deletes, patches and posts in this order, all or nothing.
-    fn run_batch(&mut self, batch: &Value) -> Answer {
+    fn run_batch(&mut self, batch: &Value) -> SimulatedResponse {
         let (before, next_id) = (self.records.clone(), self.next_id);
         match self.try_batch(batch) {
             Ok(result) => success(result, 1, 1),
@@ -234,13 +234,13 @@ impl Cloudflare {
     }
 }
 
-fn success(result: Value, page: usize, pages: usize) -> Answer {
+fn success(result: Value, page: usize, pages: usize) -> SimulatedResponse {
     let body = json!({"success": true, "errors": [], "messages": [], "result": result,
         "result_info": {"page": page, "total_pages": pages}});
     (200, body)
 }
 
-fn failure(status: u16, code: u32, message: &str) -> Answer {
+fn failure(status: u16, code: u32, message: &str) -> SimulatedResponse {
     let body = json!({"success": false, "errors": [{"code": code, "message": message}], "messages": [], "result": null});
     (status, body)
 }

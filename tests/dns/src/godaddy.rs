@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{
     is_valid,
-    server::{Answer, Api, Call, Simulator},
+    server::{ApiRequest, DnsSimulator, SimulatedApi, SimulatedResponse},
 };
 
 const MIN_TTL: u64 = 600;
@@ -24,7 +24,7 @@ pub struct GoDaddy {
     records: Vec<Value>,
 }
 
-impl Simulator<GoDaddy> {
+impl DnsSimulator<GoDaddy> {
     /// Starts a simulator with one domain and one pair of key and secret.
     pub async fn start_godaddy(zone: &str, credentials: &str) -> Self {
         Self::serve(GoDaddy {
@@ -73,8 +73,8 @@ impl Simulator<GoDaddy> {
     }
 }
 
-impl Api for GoDaddy {
-    fn answer(&mut self, call: &Call) -> Answer {
+impl SimulatedApi for GoDaddy {
+    fn answer(&mut self, call: &ApiRequest) -> SimulatedResponse {
         if call.authorization != format!("sso-key {}", self.credentials) {
             return failure(
                 401,
@@ -121,7 +121,7 @@ impl Api for GoDaddy {
 }
 
 impl GoDaddy {
-    fn replace(&mut self, kind: &str, name: &str, body: &Value) -> Answer {
+    fn replace(&mut self, kind: &str, name: &str, body: &Value) -> SimulatedResponse {
         let Some(records) = body.as_array().filter(|records| !records.is_empty()) else {
             return failure(422, "INVALID_BODY", "Request body doesn't fulfill schema");
         };
@@ -176,6 +176,6 @@ fn is_at(record: &Value, kind: &str, name: &str) -> bool {
     record["type"] == kind && record["name"] == name
 }
 
-fn failure(status: u16, code: &str, message: &str) -> Answer {
+fn failure(status: u16, code: &str, message: &str) -> SimulatedResponse {
     (status, json!({"code": code, "message": message}))
 }

@@ -8,7 +8,7 @@ mod server;
 
 pub use cloudflare::Cloudflare;
 pub use godaddy::GoDaddy;
-pub use server::{Fault, Simulator};
+pub use server::{DnsFault, DnsSimulator};
 
 /// Returns whether a value is valid for a type, as far as the providers check it.
 fn is_valid(kind: &str, value: &str) -> bool {

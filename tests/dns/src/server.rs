@@ -17,7 +17,7 @@ use tokio::{net::TcpListener, task::JoinHandle};
 
 /// A fault of a request.
 #[derive(Clone, Debug)]
-pub enum Fault {
+pub enum DnsFault {
     /// Responds with this status, `Retry-After` in seconds and body, without executing the request.
     Status(u16, Option<u32>, Value),
     /// Executes the request and responds with HTTP 502: the response is lost.
@@ -25,7 +25,7 @@ pub enum Fault {
 }
 
 /// A request as an API sees it.
-pub struct Call {
+pub struct ApiRequest {
     pub method: String,
     pub path: String,
     pub query: Vec<(String, String)>,
@@ -33,7 +33,7 @@ pub struct Call {
     pub body: Value,
 }
 
-impl Call {
+impl ApiRequest {
     /// The value of a query parameter.
     pub fn parameter(&self, name: &str) -> Option<&str> {
         let found = self.query.iter().find(|(key, _)| key == name);
@@ -49,12 +49,12 @@ impl Call {
 }
 
 /// The status and body of a response.
-pub type Answer = (u16, Value);
+pub type SimulatedResponse = (u16, Value);
 
 /// An API that is simulated.
-pub trait Api: Send + 'static {
+pub trait SimulatedApi: Send + 'static {
     /// Answers a request.
-    fn answer(&mut self, call: &Call) -> Answer;
+    fn answer(&mut self, call: &ApiRequest) -> SimulatedResponse;
     /// The body of HTTP 429.
     fn throttled(&self, seconds: u32) -> Value;
 }
@@ -62,25 +62,25 @@ pub trait Api: Send + 'static {
 struct Shared<A> {
     api: A,
     requests: Vec<String>,
-    faults: Vec<(usize, String, Fault)>,
+    faults: Vec<(usize, String, DnsFault)>,
     /// Requests that are answered before HTTP 429 with this number of seconds.
     quota: Option<(usize, u32)>,
 }
 
 /// A simulator on loopback. It ends when it is dropped.
-pub struct Simulator<A: Api> {
+pub struct DnsSimulator<A: SimulatedApi> {
     address: SocketAddr,
     shared: Arc<Mutex<Shared<A>>>,
     task: JoinHandle<()>,
 }
 
-impl<A: Api> Drop for Simulator<A> {
+impl<A: SimulatedApi> Drop for DnsSimulator<A> {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl<A: Api> Simulator<A> {
+impl<A: SimulatedApi> DnsSimulator<A> {
     pub(crate) async fn serve(api: A) -> Self {
         let shared = Arc::new(Mutex::new(Shared {
             api,
@@ -111,7 +111,7 @@ impl<A: Api> Simulator<A> {
     }
 
     /// Injects a fault into the next requests, as `METHOD /path` that contains this text.
-    pub fn fail_next(&self, times: usize, request: &str, fault: Fault) {
+    pub fn fail_next(&self, times: usize, request: &str, fault: DnsFault) {
         self.lock().faults.push((times, request.to_owned(), fault));
     }
 
@@ -120,7 +120,7 @@ impl<A: Api> Simulator<A> {
         self.lock().quota = Some((requests, seconds));
     }
 
-    /// Lifts the limit of [`Simulator::set_quota`].
+    /// Lifts the limit of [`DnsSimulator::set_quota`].
     pub fn clear_quota(&self) {
         self.lock().quota = None;
     }
@@ -136,12 +136,12 @@ impl<A: Api> Simulator<A> {
     }
 }
 
-async fn respond<A: Api>(State(shared): State<Arc<Mutex<Shared<A>>>>, request: Request) -> Response {
+async fn respond<A: SimulatedApi>(State(shared): State<Arc<Mutex<Shared<A>>>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let bytes = to_bytes(body, 1 << 20).await.unwrap_or_default();
     let header = parts.headers.get("authorization");
     let query = parts.uri.query().unwrap_or_default();
-    let call = Call {
+    let call = ApiRequest {
         method: parts.method.to_string(),
         path: parts.uri.path().to_owned(),
         query: form_urlencoded::parse(query.as_bytes()).into_owned().collect(),
@@ -172,8 +172,8 @@ async fn respond<A: Api>(State(shared): State<Arc<Mutex<Shared<A>>>>, request: R
         *left -= 1;
     }
     match fault {
-        Some(Fault::Status(status, retry_after, body)) => build_response(status, retry_after, &body),
-        Some(Fault::LoseResponse) => {
+        Some(DnsFault::Status(status, retry_after, body)) => build_response(status, retry_after, &body),
+        Some(DnsFault::LoseResponse) => {
             shared.api.answer(&call);
             build_response(502, None, &Value::Null)
         }

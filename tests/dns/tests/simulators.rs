@@ -1,6 +1,6 @@
 //! The simulators refuse what the providers refuse.
 
-use dns_simulators::{Fault, Simulator};
+use dns_simulators::{DnsFault, DnsSimulator};
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ async fn send(method: Method, url: &str, authorization: &str, body: Value) -> (u
 
 #[tokio::test]
 async fn cloudflare_batch_is_one_transaction() {
-    let server = Simulator::start_cloudflare(ZONE, "token").await;
+    let server = DnsSimulator::start_cloudflare(ZONE, "token").await;
     let url = format!("{}{CLOUDFLARE_ZONE}", server.url());
     let post = |name: &str, kind: &str, content: &str| json!({"type": kind, "name": name, "content": content, "ttl": 1});
     let batch = async |posts: Value| {
@@ -63,7 +63,7 @@ async fn cloudflare_batch_is_one_transaction() {
 
 #[tokio::test]
 async fn godaddy_refuses_short_ttl_and_replaces_one_name() {
-    let server = Simulator::start_godaddy(ZONE, "k:s").await;
+    let server = DnsSimulator::start_godaddy(ZONE, "k:s").await;
     let url = format!("{}/v1/domains/{ZONE}/records/A/app", server.origin());
     let put = async |ttl: u32| {
         send(
@@ -90,7 +90,7 @@ async fn godaddy_refuses_short_ttl_and_replaces_one_name() {
 
 #[tokio::test]
 async fn faults_and_limits_come_before_the_answer() {
-    let server = Simulator::start_godaddy(ZONE, "k:s").await;
+    let server = DnsSimulator::start_godaddy(ZONE, "k:s").await;
     let url = format!("{}/v1/domains/{ZONE}/records/A/app", server.origin());
     let put = async || {
         send(
@@ -101,10 +101,10 @@ async fn faults_and_limits_come_before_the_answer() {
         )
         .await
     };
-    server.fail_next(1, "PUT ", Fault::Status(503, None, Value::Null));
+    server.fail_next(1, "PUT ", DnsFault::Status(503, None, Value::Null));
     assert_eq!(put().await.0, 503);
     assert!(server.records().is_empty());
-    server.fail_next(1, "PUT ", Fault::LoseResponse);
+    server.fail_next(1, "PUT ", DnsFault::LoseResponse);
     assert_eq!(put().await.0, 502);
     assert_eq!(server.records().len(), 1, "it was executed");
     server.set_quota(1, 30);

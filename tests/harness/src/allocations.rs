@@ -15,9 +15,9 @@ use std::{
 
 use ostler::testing::{
     key::Gvk,
-    object::Object,
+    object::KubeObject,
     scope::Projection,
-    store::{Put, Source, Store},
+    store::{Put, Store, VersionSource},
 };
 use serde::Deserialize;
 
@@ -140,8 +140,8 @@ pub async fn count_cached_objects(store: &Arc<Store>, gvk: &Gvk, objects: &[Vec<
     let (store, gvk, list) = (store.clone(), gvk.clone(), objects.to_vec());
     let put_all = move || {
         for json in list {
-            let (key, object) = Object::parse(&gvk, &json).expect("an object");
-            let put = store.put(&key, object, Projection::Full, Source::InitialList);
+            let (key, object) = KubeObject::parse(&gvk, &json).expect("an object");
+            let put = store.put(&key, object, Projection::Full, VersionSource::InitialList);
             assert!(matches!(put, Put::Changed(_)), "{key} is cached");
         }
     };

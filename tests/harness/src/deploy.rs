@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ostler::testing::{
     engine::{CompileCache, Engine},
     grants::{Grants, ServiceAccount},
-    limits::Limits,
+    limits::PluginLimits,
     plugin::{self, install::reconciled_kinds},
     rbac::{ApiResource, PluginRights, ResourceCatalog, RightsObjects, RightsRequest, rights_objects},
 };
@@ -21,7 +21,7 @@ pub async fn render_rights(
     namespace: &str,
     host: &ServiceAccount,
 ) -> Vec<Value> {
-    let limits = Limits::default();
+    let limits = PluginLimits::default();
     let cache = CompileCache {
         directory: compiled_dir(),
         compiler: None,

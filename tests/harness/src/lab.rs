@@ -20,7 +20,7 @@ use ostler::testing::{
     key::{Gvk, ObjectRef},
     selector::Selector,
 };
-use ostler::{Host, Settings};
+use ostler::{Host, HostSettings};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -51,7 +51,7 @@ const TEST_GRANTS: &str = "
 /// shares.
 pub struct Lab {
     /// The embedded API server, unless the test runs on the real control plane.
-    pub embedded: Option<ostler_apiserver::Server>,
+    pub embedded: Option<ostler_apiserver::EmbeddedServer>,
     /// A client of the API server.
     pub client: Client,
     /// Path of a kubeconfig for the API server.
@@ -63,7 +63,7 @@ pub struct Lab {
     /// The host, while one runs in this process.
     pub host: Option<Host>,
     /// Settings of the next host to be started.
-    pub settings: Settings,
+    pub settings: HostSettings,
     /// The service account of the host, if it has one.
     pub(crate) account: Option<HostAccount>,
     directory: TempDir,
@@ -74,11 +74,11 @@ pub struct Lab {
 impl Lab {
     /// Starts a lab on an embedded API server of its own.
     pub async fn embedded() -> Self {
-        Self::embedded_with(ostler_apiserver::Options::default()).await
+        Self::embedded_with(ostler_apiserver::ServerOptions::default()).await
     }
 
     /// Starts a lab on an embedded API server with these options.
-    pub async fn embedded_with(options: ostler_apiserver::Options) -> Self {
+    pub async fn embedded_with(options: ostler_apiserver::ServerOptions) -> Self {
         let server = crds::start_embedded(options).await;
         let directory = tempfile::tempdir().expect("a temporary directory");
         let kubeconfig = directory.path().join("kubeconfig");
@@ -115,7 +115,7 @@ impl Lab {
     }
 
     async fn with_api_server(
-        embedded: Option<ostler_apiserver::Server>,
+        embedded: Option<ostler_apiserver::EmbeddedServer>,
         kubeconfig: PathBuf,
         directory: TempDir,
     ) -> Self {
@@ -132,7 +132,7 @@ impl Lab {
         let concourse = Concourse::start(&namespace).await;
         let plugins = directory.path().join("plugins");
         std::fs::create_dir(&plugins).expect("plugin directory");
-        let settings = Settings {
+        let settings = HostSettings {
             plugins,
             grants: Grants::parse(&[PACK_GRANTS, TEST_GRANTS].concat(), "grants.yaml")
                 .expect("the tests' grants parse"),
@@ -147,7 +147,7 @@ impl Lab {
                 directory: compiled_dir(),
                 compiler: None,
             }),
-            ..Settings::default()
+            ..HostSettings::default()
         };
         let lab = Self {
             embedded,

@@ -13,7 +13,7 @@ use rustix::process::{Pid, kill_process};
 use crate::{Lab, PACK_GRANTS, cgroup::MemoryCgroup, compiled_dir};
 
 /// A host process, killed when dropped.
-pub struct Process {
+pub struct HostProcess {
     child: Child,
     log: PathBuf,
     ready: PathBuf,
@@ -30,7 +30,7 @@ pub struct ProcessOptions<'a> {
 
 /// Memory and CPU time of a host process.
 #[derive(Clone, Copy)]
-pub struct Usage {
+pub struct ProcessUsage {
     /// Resident bytes that belong to no file.
     pub anonymous_bytes: u64,
     /// Resident bytes of files, above all of the binary.
@@ -66,7 +66,7 @@ pub fn send_signal(process: u32, signal: Signal) {
 }
 
 /// Returns what a process has used so far.
-pub fn read_usage(process: u32) -> Usage {
+pub fn read_usage(process: u32) -> ProcessUsage {
     let read = |file: &str| std::fs::read_to_string(format!("/proc/{process}/{file}")).expect("it runs");
     let (status, stat) = (read("status"), read("stat"));
     let read_bytes = |field: &str| {
@@ -85,7 +85,7 @@ pub fn read_usage(process: u32) -> Usage {
         let ticks: u64 = fields[field].parse().expect("a number");
         Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
     };
-    Usage {
+    ProcessUsage {
         anonymous_bytes: read_bytes("RssAnon:"),
         file_bytes: read_bytes("RssFile:"),
         cpu_time: read_time(11) + read_time(12),
@@ -93,7 +93,7 @@ pub fn read_usage(process: u32) -> Usage {
     }
 }
 
-impl Process {
+impl HostProcess {
     /// Starts a host with the default options.
     pub fn start(lab: &Lab, name: &str, arguments: &[&str]) -> Self {
         Self::start_with(lab, name, arguments, ProcessOptions::default())
@@ -203,7 +203,7 @@ impl Process {
     }
 
     /// Returns what the process has used so far.
-    pub fn read_usage(&self) -> Usage {
+    pub fn read_usage(&self) -> ProcessUsage {
         read_usage(self.child.id())
     }
 
@@ -231,7 +231,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for HostProcess {
     fn drop(&mut self) {
         if std::thread::panicking() {
             println!("--- {}\n{}", self.log.display(), self.log());

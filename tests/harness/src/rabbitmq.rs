@@ -33,20 +33,20 @@ const VHOST_BATCH: usize = 32;
 
 /// A broker of one test: a virtual host of a node, which is its own or shared.
 pub struct RabbitMq {
-    node: Arc<Node>,
+    node: Arc<RabbitMqNode>,
     vhost: String,
 }
 
 impl Deref for RabbitMq {
-    type Target = Node;
+    type Target = RabbitMqNode;
 
-    fn deref(&self) -> &Node {
+    fn deref(&self) -> &RabbitMqNode {
         &self.node
     }
 }
 
 /// A node with its own data, ports and cookie. It ends with the test process, or with the last broker that has it.
-pub struct Node {
+pub struct RabbitMqNode {
     installation: Installation,
     /// Certificate of the TLS listener, which is its own authority.
     certificate: String,
@@ -90,18 +90,18 @@ impl RabbitMq {
     /// Starts a node for one broker, which the test may stop and kill.
     pub async fn start() -> Self {
         Self {
-            node: Arc::new(Node::start().await),
+            node: Arc::new(RabbitMqNode::start().await),
             vhost: DEFAULT_VHOST.into(),
         }
     }
 
     /// Returns a broker on the node that the tests of this process share, and starts that for the first one.
     pub async fn shared() -> Self {
-        static SHARED: tokio::sync::Mutex<Weak<Node>> = tokio::sync::Mutex::const_new(Weak::new());
+        static SHARED: tokio::sync::Mutex<Weak<RabbitMqNode>> = tokio::sync::Mutex::const_new(Weak::new());
         let mut shared = SHARED.lock().await;
         let node = match shared.upgrade() {
             Some(running) => running,
-            None => Arc::new(Node::start().await),
+            None => Arc::new(RabbitMqNode::start().await),
         };
         *shared = Arc::downgrade(&node);
         drop(shared);
@@ -178,7 +178,7 @@ impl RabbitMq {
     }
 }
 
-impl Node {
+impl RabbitMqNode {
     async fn start() -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let installation = Installation::find();

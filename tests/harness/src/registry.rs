@@ -18,7 +18,7 @@ pub const REGISTRY_PASSWORD: &str = "registry-pass-0003";
 const HTPASSWD_LINE: &str = "robot:$2b$04$NtiNtQ7AvHjTbitRE9mUduRmn7fqLsVLLcvu6pWT8DDr5DlxrWjQ2\n";
 
 /// A registry process, ended and its data removed when dropped.
-pub struct Registry {
+pub struct RegistryProcess {
     child: Child,
     address: String,
     access: Access,
@@ -37,7 +37,7 @@ enum Access {
     Tokens(String),
 }
 
-impl Registry {
+impl RegistryProcess {
     /// Starts a registry without authentication.
     pub fn start_public() -> Self {
         Self::start(Access::Public)
@@ -101,7 +101,7 @@ impl Registry {
     }
 }
 
-impl Drop for Registry {
+impl Drop for RegistryProcess {
     fn drop(&mut self) {
         self.end();
     }

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::{
     Lab,
-    process::{Process, ProcessOptions, Signal},
+    process::{HostProcess, ProcessOptions, Signal},
 };
 
 /// Names of the replicas.
@@ -22,7 +22,7 @@ const STOLEN_LEASE_SECONDS: u32 = 3;
 pub struct Replicas<'a> {
     lab: &'a Lab,
     grants: String,
-    running: BTreeMap<&'static str, Process>,
+    running: BTreeMap<&'static str, HostProcess>,
 }
 
 impl<'a> Replicas<'a> {
@@ -46,7 +46,7 @@ impl<'a> Replicas<'a> {
             grants: Some(&self.grants),
             ..ProcessOptions::default()
         };
-        let process = Process::start_with(self.lab, name, &arguments, options);
+        let process = HostProcess::start_with(self.lab, name, &arguments, options);
         self.running.insert(name, process);
     }
 
@@ -75,7 +75,7 @@ impl<'a> Replicas<'a> {
 
     /// Counts the terms of leaders so far.
     pub fn count_terms(&self) -> usize {
-        let logs = self.running.values().map(Process::log);
+        let logs = self.running.values().map(HostProcess::log);
         logs.map(|log| log.matches("became leader").count()).sum()
     }
 

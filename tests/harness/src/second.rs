@@ -22,7 +22,7 @@ pub struct SecondCluster {
 
 /// The API server, and the means to make it unreachable.
 enum Server {
-    Embedded(ostler_apiserver::Server),
+    Embedded(ostler_apiserver::EmbeddedServer),
     /// A proxy, because other tests use the server as well.
     Real(Proxy),
 }
@@ -54,7 +54,7 @@ impl SecondCluster {
 
     /// Starts an embedded API server, also for a lab on the real control plane.
     pub async fn start_embedded(lab: &Lab) -> Self {
-        let server = ostler_apiserver::Server::start(ostler_apiserver::Options::default())
+        let server = ostler_apiserver::EmbeddedServer::start(ostler_apiserver::ServerOptions::default())
             .await
             .expect("a second API server");
         let path = lab.path().join("second.kubeconfig");
@@ -85,7 +85,7 @@ impl SecondCluster {
     }
 
     /// Returns the embedded API server, for its faults and counters.
-    pub fn embedded(&self) -> &ostler_apiserver::Server {
+    pub fn embedded(&self) -> &ostler_apiserver::EmbeddedServer {
         match &self.server {
             Server::Embedded(server) => server,
             Server::Real(_) => panic!("the second cluster is a real one, which has no faults and counters"),

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{
     ADMIN_PASSWORD,
-    simulator::{Auth, Options, Pipeline, Simulator, Team},
+    simulator::{ConcourseSimulator, SimulatedPipeline, SimulatedTeam, SimulatedTeamAuth, SimulatorOptions},
 };
 
 /// Name by which tests refer to their team. On a real server each test has a team of its own.
@@ -16,7 +16,7 @@ pub const TEAM_ALIAS: &str = "platform";
 /// A Concourse server. It dereferences to the simulator for faults and counters; a test that uses them checks
 /// [`Concourse::is_simulated`] first.
 pub struct Concourse {
-    simulator: Simulator,
+    simulator: ConcourseSimulator,
     real: Option<RealServer>,
 }
 
@@ -31,9 +31,9 @@ struct RealServer {
 }
 
 impl Deref for Concourse {
-    type Target = Simulator;
+    type Target = ConcourseSimulator;
 
-    fn deref(&self) -> &Simulator {
+    fn deref(&self) -> &ConcourseSimulator {
         &self.simulator
     }
 }
@@ -41,11 +41,13 @@ impl Deref for Concourse {
 impl Concourse {
     /// Starts a simulator, or logs in to the real server to use a team of this name there.
     pub async fn start(team: &str) -> Self {
-        let options = Options {
+        let options = SimulatorOptions {
             users: vec![("test".into(), ADMIN_PASSWORD.into(), true)],
             ..Default::default()
         };
-        let simulator = Simulator::start(options).await.expect("the simulator starts");
+        let simulator = ConcourseSimulator::start(options)
+            .await
+            .expect("the simulator starts");
         let real = match env::var("OSTLER_CONCOURSE_URL") {
             Ok(url) if !url.is_empty() => Some(RealServer::log_in(url, team).await),
             _ => None,
@@ -85,28 +87,28 @@ impl Concourse {
     }
 
     /// Reads a team.
-    pub fn team(&self, name: &str) -> Option<Team> {
+    pub fn team(&self, name: &str) -> Option<SimulatedTeam> {
         let Some(real) = &self.real else {
             return self.simulator.team(name);
         };
         let team = real.get_json(&format!("/api/v1/teams/{}", self.team_name(name)))?;
-        Some(Team {
+        Some(SimulatedTeam {
             id: team["id"].as_u64().expect("an id"),
             name: name.into(),
-            auth: serde_json::from_value::<Auth>(without_nulls(&team["auth"])).expect("roles"),
+            auth: serde_json::from_value::<SimulatedTeamAuth>(without_nulls(&team["auth"])).expect("roles"),
         })
     }
 
     /// Reads a pipeline without instance vars. On a real server `saves` and `version` are 0, since its API does not show
     /// them.
-    pub fn pipeline(&self, team: &str, name: &str) -> Option<Pipeline> {
+    pub fn pipeline(&self, team: &str, name: &str) -> Option<SimulatedPipeline> {
         self.instanced_pipeline(team, name, "")
     }
 
     /// Reads a pipeline with these instance vars, which are given as a query string.
-    pub fn instanced_pipeline(&self, team: &str, name: &str, vars: &str) -> Option<Pipeline> {
+    pub fn instanced_pipeline(&self, team: &str, name: &str, vars: &str) -> Option<SimulatedPipeline> {
         let Some(real) = &self.real else {
-            let of_query = |p: &&Pipeline| {
+            let of_query = |p: &&SimulatedPipeline| {
                 p.name == name && p.instance_vars.as_ref().map_or(String::new(), format_vars) == vars
             };
             return self.simulator.pipelines(team).iter().find(of_query).cloned();
@@ -117,7 +119,7 @@ impl Concourse {
             .get_json(&format!("{path}/config?{vars}"))
             .unwrap_or_default();
         let text = |field: &str| shown[field].as_str().map(Into::into);
-        Some(Pipeline {
+        Some(SimulatedPipeline {
             id: shown["id"].as_u64().expect("an id"),
             team_id: 0,
             name: name.into(),

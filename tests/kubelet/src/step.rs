@@ -1,7 +1,7 @@
 //! The ends of processes of Steps, as the shim in their pods would report them.
 
 use serde_json::Value;
-use steps_protocol::{Artifact, Report, RunConfig};
+use steps_protocol::{Artifact, ContainerReport, RunConfig};
 
 use crate::Course;
 
@@ -26,27 +26,27 @@ pub fn succeed_with(artifacts: &[&str]) -> Course {
         digest: format!("sha256:{}", "a".repeat(64)),
         bytes: 7,
     };
-    end_with(&Report {
+    end_with(&ContainerReport {
         exit_code: Some(0),
         start_time: Some(1_767_225_600),
         end_time: Some(1_767_225_609),
         artifacts: artifacts.iter().map(artifact).collect(),
         log: "done\n".into(),
-        ..Report::default()
+        ..ContainerReport::default()
     })
 }
 
 /// The report of a process that is stopped with its pod.
-pub fn stopped_report() -> Report {
-    Report {
+pub fn stopped_report() -> ContainerReport {
+    ContainerReport {
         exit_code: Some(143),
         signal: Some(15),
         stopped: true,
-        ..Report::default()
+        ..ContainerReport::default()
     }
 }
 
 /// The end of a process with this report.
-pub fn end_with(report: &Report) -> Course {
+pub fn end_with(report: &ContainerReport) -> Course {
     Course::Ended(report.exit_code.unwrap_or(126).into(), report.encode())
 }

@@ -2,11 +2,11 @@
 
 use lifecycle::{Counted, UPGRADES};
 use ostler_sdk::serde_json::json;
-use ostler_sdk::{Error, gvk, mock::Host};
+use ostler_sdk::{Error, gvk, mock::MockHost};
 
 #[test]
 fn initialize_uses_capabilities_without_an_object() {
-    let host = Host::new();
+    let host = MockHost::new();
     host.initialize(&Counted).expect("nothing to do");
     assert!(host.writes().is_empty());
     host.set_config(json!({"namespace": "here"}));
@@ -29,7 +29,7 @@ fn initialize_uses_capabilities_without_an_object() {
 fn upgrade_returns_object_with_changed_annotations() {
     let object = json!({"apiVersion": "tests.ostler.dev/v1alpha1", "kind": "Beat",
         "metadata": {"name": "a", "annotations": {"kept": "yes"}}, "spec": {"behaviour": "beat"}});
-    let upgraded = Host::new()
+    let upgraded = MockHost::new()
         .upgrade(&Counted, &object)
         .expect("upgraded")
         .expect("it differs");

@@ -22,10 +22,10 @@ pub use messages::MessageProber;
 pub struct ProbeSpec {
     /// Steps of a reconcile, in order.
     #[serde(default)]
-    pub steps: Vec<Step>,
+    pub steps: Vec<ProbeStep>,
     /// Steps of the cleanup.
     #[serde(default)]
-    pub cleanup: Vec<Step>,
+    pub cleanup: Vec<ProbeStep>,
 }
 
 /// Results of the steps.
@@ -40,7 +40,7 @@ pub struct ProbeStatus {
 
 /// One step. Its result is in `status.seen`.
 #[ostler_sdk::api]
-pub struct Step {
+pub struct ProbeStep {
     /// Action: `get`, `metadata`, `ready`, `condition`, `list`, `apply`, `force`, `create`, `insert`, `digest`, `patch`, `hold`,
     /// `holders`, `http`, `clean`, `post-once`, `publish`, `permit`, `checkpoint`, `poll`, `after`, `log`, `debug`, or a failure: `retry`, `yield`, `park`.
     pub r#do: String,
@@ -127,7 +127,7 @@ impl Reconciler for SelectedProber {
     }
 }
 
-fn run_steps(ctx: &Context, steps: &[Step], probe: &Probe) -> Result<Outcome, Failure> {
+fn run_steps(ctx: &Context, steps: &[ProbeStep], probe: &Probe) -> Result<Outcome, Failure> {
     let namespace = &*probe.metadata.namespace;
     let recorded = &probe.status.seen;
     let mut outcome = Outcome::await_change();
@@ -326,12 +326,12 @@ fn run_steps(ctx: &Context, steps: &[Step], probe: &Probe) -> Result<Outcome, Fa
 }
 
 /// Returns the broker of a step that publishes.
-fn broker(step: &Step) -> UpstreamRef {
+fn broker(step: &ProbeStep) -> UpstreamRef {
     UpstreamRef::new(step.name.as_deref().unwrap_or_default())
 }
 
 /// Builds the message of a step that publishes.
-fn message(step: &Step) -> Message {
+fn message(step: &ProbeStep) -> Message {
     let text = |field: &Option<String>| field.clone().unwrap_or_default();
     let message = Message::new(
         &text(&step.exchange),

@@ -4,13 +4,13 @@ use ostler_sdk::{
     Delivery, Disposition, Error, Gvk, MessageHandler, ObjectRef, prelude::*, serde_json::Value,
 };
 
-use crate::{Step, broker, message};
+use crate::{ProbeStep, broker, message};
 
 /// The body of a message.
 #[ostler_sdk::api]
 pub struct MessageSteps {
     /// Steps of the handler, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<ProbeStep>,
 }
 
 /// Executes the steps of a message, whose body is the JSON of [`MessageSteps`]: `{"steps": [{"do": "ensure", …}]}`. After
@@ -49,7 +49,7 @@ impl MessageHandler for MessageProber {
 }
 
 /// Executes one step. Returns the disposition if it ends the handler.
-fn run_step(ctx: &Context, delivery: &Delivery, step: &Step) -> Result<Option<Disposition>, Error> {
+fn run_step(ctx: &Context, delivery: &Delivery, step: &ProbeStep) -> Result<Option<Disposition>, Error> {
     let namespace = delivery.broker.namespace.as_deref().unwrap_or_default();
     let milliseconds = step.milliseconds.unwrap_or_default();
     let name = step.name.as_deref().unwrap_or_default();

@@ -1,6 +1,6 @@
 //! The message handler on a mock of the host.
 
-use ostler_sdk::{Delivery, Disposition, Error, Gvk, ObjectRef, UpstreamRef, mock::Host, prelude::*};
+use ostler_sdk::{Delivery, Disposition, Error, Gvk, ObjectRef, UpstreamRef, mock::MockHost, prelude::*};
 use probe::MessageProber;
 
 fn delivery(body: &ostler_sdk::serde_json::Value, delivery_count: u32) -> Delivery {
@@ -26,7 +26,7 @@ fn config_map(name: &str) -> ObjectRef {
 
 #[test]
 fn redelivered_message_creates_its_object_once() {
-    let host = Host::new();
+    let host = MockHost::new();
     let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}).to_string();
     let steps = json!({"steps": [
         {"do": "ensure", "object": object}, {"do": "record", "name": "seen"},
@@ -54,7 +54,7 @@ fn redelivered_message_creates_its_object_once() {
 
 #[test]
 fn step_ends_the_handler_with_its_disposition_until_its_times_are_over() {
-    let host = Host::new();
+    let host = MockHost::new();
     let handle = |step: ostler_sdk::serde_json::Value, count| {
         host.handle(&MessageProber, &delivery(&json!({ "steps": [step] }), count))
     };

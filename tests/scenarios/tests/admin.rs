@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kube::api::DeleteParams;
 use ostler::testing::{admin::certificate::ServerCertificate, key::Gvk, recording::Retention};
-use ostler_test_harness::{Lab, process::Process, scenario};
+use ostler_test_harness::{Lab, process::HostProcess, scenario};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
     IsCa, KeyPair,
@@ -288,9 +288,9 @@ async fn host_process_serves_health_and_users_at_addresses_of_their_own(lab: Lab
     let election = ["--leader-elect", "--lease-namespace", &lab.namespace];
     let arguments = [&addresses[..], &election[..]].concat();
     lab.install(&["examples/greeting"]);
-    let leader = Process::start(&lab, "leader", &arguments);
+    let leader = HostProcess::start(&lab, "leader", &arguments);
     leader.wait_started(&lab).await;
-    let standby = Process::start(&lab, "standby", &arguments);
+    let standby = HostProcess::start(&lab, "standby", &arguments);
     standby.wait_started(&lab).await;
     for host in [&leader, &standby] {
         let facts = host.read_facts();
@@ -321,13 +321,13 @@ async fn command_finds_leader_by_its_lease_and_has_the_rights_of_its_user(lab: L
     let election = ["--leader-elect", "--lease-namespace", &lab.namespace];
     let arguments = [&["--secure-bind-address", "127.0.0.1:0"][..], &election].concat();
     lab.install(&["examples/greeting"]);
-    let leader = Process::start(&lab, "leader", &arguments);
+    let leader = HostProcess::start(&lab, "leader", &arguments);
     leader.wait_started(&lab).await;
-    let standby = Process::start(&lab, "standby", &arguments);
+    let standby = HostProcess::start(&lab, "standby", &arguments);
     standby.wait_started(&lab).await;
     let namespace = lab.namespace.clone();
     apply_greeting(&lab, &namespace, "mine").await;
-    let secure = |host: &Process| host.read_facts()["secure"].as_str().expect("a URL").to_owned();
+    let secure = |host: &HostProcess| host.read_facts()["secure"].as_str().expect("a URL").to_owned();
     let user = User::create(&lab, secure(&leader)).await;
     let kubeconfig = write_kubeconfig(&lab, "viewer", &json!({ "token": user.token }));
     let run = async |arguments: &[&str], url: &str| {

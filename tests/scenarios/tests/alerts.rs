@@ -6,7 +6,7 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use ostler::testing::{grants::Grants, key::Gvk};
 use ostler_test_harness::{
     Lab, probe,
-    process::{Process, ProcessOptions},
+    process::{HostProcess, ProcessOptions},
     prometheus::Prometheus,
     rabbitmq::{RABBITMQ_PASSWORD, RabbitMq},
     read_component, scenario, wait_for, workspace_root,
@@ -180,7 +180,7 @@ async fn faults_make_every_alert_fire_and_their_end_resolves_it(lab: Lab) {
         .await;
     let start = |name: &str, namespace: &str| {
         let arguments = ["--leader-elect", "--lease-namespace", namespace];
-        Process::start_with(&lab, name, &arguments, ProcessOptions::default())
+        HostProcess::start_with(&lab, name, &arguments, ProcessOptions::default())
     };
     let waiting = start("waiting", &lab.namespace);
     let (first, second) = (start("first", &other_namespace), start("second", "default"));

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ostler_test_harness::{Lab, process::host_binary, registry::Registry, scenario, workspace_root};
+use ostler_test_harness::{Lab, process::host_binary, registry::RegistryProcess, scenario, workspace_root};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -316,7 +316,7 @@ async fn check_new_project(language: &str) {
 /// Deploys a project to a cluster, and again. The tag is the version of the plugin.
 async fn check_deployment(terminal: &Terminal, project: &str) {
     let lab = Lab::embedded().await;
-    let registry = Registry::start_public();
+    let registry = RegistryProcess::start_public();
     lab.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ostler-system"}}))
         .await;
     let repository = format!("{}/plugins/{project}", registry.address());
@@ -357,7 +357,7 @@ async fn check_deployment(terminal: &Terminal, project: &str) {
 
 /// Creates, checks and builds a project. With messages, because a project without is the tutorial's in Rust, and the example's
 /// in each other language.
-fn build_new_project(terminal: &Terminal, language: &str) -> messages::Project {
+fn build_new_project(terminal: &Terminal, language: &str) -> messages::BuiltProject {
     let name = format!("in-{language}");
     let kind = format!("{}Thing.v1.example.dev", language.to_uppercase());
     let arguments = ["plugin", "new", &name, "--kind", &kind, "--language", language];
@@ -384,7 +384,7 @@ fn build_new_project(terminal: &Terminal, language: &str) -> messages::Project {
         size.unwrap_or_default(),
         began.elapsed().as_secs_f64()
     );
-    messages::Project {
+    messages::BuiltProject {
         folder: terminal.path().join(&name),
         component: terminal.path().join(component),
         kind: kind.split('.').next().expect("a kind").to_owned(),

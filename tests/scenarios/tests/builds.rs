@@ -8,7 +8,7 @@ use ostler_test_harness::{
     ADMIN_PASSWORD, Lab,
     concourse::{PACK_COMPONENTS, kind},
     find_condition, scenario,
-    simulator::Answer,
+    simulator::FaultAction,
 };
 use serde_json::{Value, json};
 
@@ -405,13 +405,13 @@ async fn stream_closes_when_object_is_deleted_paused_or_host_stops(mut lab: Lab)
 async fn ambiguous_trigger_reports_candidates_and_accepts_build_id(mut lab: Lab) {
     start_with_jobs(&mut lab).await;
     let faults = lab.concourse.faults();
-    faults.fail_next(1, "POST", "/builds$", Answer::DropAnswer);
+    faults.fail_next(1, "POST", "/builds$", FaultAction::DropAnswer);
     // The search fails until another client of the same account has triggered a build.
     faults.fail_next(
         usize::MAX,
         "GET",
         "/api/v1/user$",
-        Answer::Status(500, "later".into()),
+        FaultAction::Status(500, "later".into()),
     );
     apply_build(&lab, "b", "slow", json!({})).await;
     lab.wait_until("the response is lost", async || !build_statuses(&lab).is_empty())
@@ -484,9 +484,9 @@ async fn crash_host(mut lab: Lab, crashes: usize) {
     for round in 0..crashes {
         let faults = lab.concourse.faults();
         let fault = match random.u8(0..5) {
-            0 => Some(Answer::DropAnswer),
-            1 => Some(Answer::Drop),
-            2 => Some(Answer::Status(502, "bad gateway".into())),
+            0 => Some(FaultAction::DropAnswer),
+            1 => Some(FaultAction::Drop),
+            2 => Some(FaultAction::Status(502, "bad gateway".into())),
             _ => None,
         };
         if let Some(fault) = fault {

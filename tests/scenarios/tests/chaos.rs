@@ -12,7 +12,7 @@ use std::{
 use futures::{StreamExt, stream};
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use ostler::testing::{backoff::Backoff, scope::Projection};
-use ostler_apiserver::{Effect, Fault, Match};
+use ostler_apiserver::{Effect, Match, RequestFault};
 use ostler_test_harness::{
     Lab,
     probe::{config_map, kind, write},
@@ -34,7 +34,7 @@ async fn throttled_write_does_not_block_the_worker(mut lab: Lab) {
     lab.install(&["tests/probe"]);
     lab.start_host_with(lab.client_at(lab.api_address()).await).await;
     let server = lab.embedded.as_ref().expect("it is the embedded one");
-    let throttled = Fault {
+    let throttled = RequestFault {
         matches: Match {
             path: Some("/configmaps/slow".into()),
             ..Match::default()
@@ -323,7 +323,7 @@ async fn inject_faults(lab: &Lab, proxy: &Proxy, dice: &mut fastrand::Rng, finis
                     code,
                     retry_after: None,
                 };
-                let fault = Fault {
+                let fault = RequestFault {
                     matches: Match::default(),
                     times: Some(dice.u64(1..20)),
                     effect: match dice.u8(0..6) {

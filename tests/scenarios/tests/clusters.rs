@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use kube::api::{DeleteParams, Patch, PatchParams};
 use ostler::{
-    Settings,
+    HostSettings,
     testing::{
         key::Gvk,
         plan::{PlanRequest, plan},
@@ -295,7 +295,7 @@ async fn plan_shows_changes_on_another_cluster_and_makes_none(lab: Lab) {
     let read = on_east(&lab, json!({"do": "get", "kind": "ConfigMap", "name": "there"}));
     let made = on_east(&lab, write("apply", "made", "1"));
     lab.apply_probe("p", json!([read, made]), json!([])).await;
-    let settings = Settings {
+    let settings = HostSettings {
         namespaces: Vec::new(),
         ..lab.settings.clone()
     };
@@ -332,7 +332,7 @@ async fn plan_names_only_the_lost_clusters_that_it_uses(lab: Lab) {
         json!({"do": "get", "kind": "ConfigMap", "name": "there"}),
     );
     lab.apply_probe("p", json!([read]), json!([])).await;
-    let settings = Settings {
+    let settings = HostSettings {
         namespaces: Vec::new(),
         ..lab.settings.clone()
     };

@@ -6,7 +6,7 @@ use ostler::testing::key::Gvk;
 use ostler_test_harness::{Lab, process::host_binary, scenario};
 use serde_json::{Value, json};
 
-use crate::observability::{Follower, ostler, serve_admin};
+use crate::observability::{FollowedCommand, ostler, serve_admin};
 
 /// Output of a command: its success, standard output and standard error.
 type Output = (bool, String, String);
@@ -80,7 +80,7 @@ async fn objects_are_listed_reconciled_suspended_and_resumed_by_commands(mut lab
     }
 
     let watching = ["get", "greeting", "-w", "-n", &namespace, "--admin", &url];
-    let mut watched = Follower::start(&watching);
+    let mut watched = FollowedCommand::start(&watching);
     watched.wait_line("greeting/b").await;
     let reconciles = lab.wake_causes(&greetings(), "a").len();
     let (good, text, _) = run(&lab, &url, &["reconcile", "greeting/a", "-n", &namespace]).await;

@@ -19,7 +19,7 @@ use ostler_test_harness::{
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use crate::observability::{Follower, serve_admin};
+use crate::observability::{FollowedCommand, serve_admin};
 
 /// Namespace of the samples, which the pictures of the documentation show.
 const NAMESPACE: &str = "ci";
@@ -29,8 +29,8 @@ const OBJECT_COUNT: usize = 10_000;
 pub(crate) const UPDATE_VARIABLE: &str = "UPDATE_SCREENSHOTS";
 
 /// Runs `ostler console` for a host, and opens its page.
-async fn open_console(url: &str, colors: ColorScheme) -> (Browser, Follower) {
-    let mut console = Follower::start(&["console", "--admin", url]);
+async fn open_console(url: &str, colors: ColorScheme) -> (Browser, FollowedCommand) {
+    let mut console = FollowedCommand::start(&["console", "--admin", url]);
     let address = console.wait_line("http://127.0.0.1:").await;
     let browser = Browser::start(colors).await;
     browser.open(&address).await;

@@ -5,14 +5,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ostler_test_harness::{
     ADMIN_PASSWORD, Lab,
     concourse::{PACK_COMPONENTS, kind},
-    process::Process,
+    process::HostProcess,
     scenario,
 };
 use serde_json::json;
 
 /// Starts the only host, without leader election: it need not wait for the lease of the killed one.
-fn start(lab: &Lab) -> Process {
-    Process::start(lab, "host", &["--leader-elect=false"])
+fn start(lab: &Lab) -> HostProcess {
+    HostProcess::start(lab, "host", &["--leader-elect=false"])
 }
 
 #[scenario(hostile)]

@@ -9,7 +9,7 @@ use ostler_test_harness::{
     Lab,
     concourse::kind,
     find_condition, probe, read_component, replace_text, scenario,
-    simulator::{Answer, Options, Simulator},
+    simulator::{ConcourseSimulator, FaultAction, SimulatorOptions},
 };
 use serde_json::json;
 
@@ -184,8 +184,18 @@ async fn responses_of_a_proxy_do_not_end_a_deletion(lab: Lab) {
     let faults = lab.concourse.faults();
     for (kind_name, name) in [("Job", "test"), ("Pipeline", "app"), ("Team", "platform")] {
         // As an ingress answers that has no backend, or a page for everything.
-        faults.fail_next(1, "*", "/api/v1/teams/", Answer::Proxy(404, "no backend".into()));
-        faults.fail_next(usize::MAX, "*", "/api/v1/teams/", Answer::Proxy(200, "{}".into()));
+        faults.fail_next(
+            1,
+            "*",
+            "/api/v1/teams/",
+            FaultAction::Proxy(404, "no backend".into()),
+        );
+        faults.fail_next(
+            usize::MAX,
+            "*",
+            "/api/v1/teams/",
+            FaultAction::Proxy(200, "{}".into()),
+        );
         lab.delete(&kind(kind_name), name).await;
         lab.wait_until(&format!("the {kind_name} has seen both"), async || {
             let object = lab.get(&kind(kind_name), name).await.expect("it stays");
@@ -206,7 +216,7 @@ async fn responses_of_a_proxy_create_nothing(mut lab: Lab) {
     lab.apply(lab.password_secret(lab.concourse.password())).await;
     lab.apply(lab.instance_object()).await;
     lab.wait_ready(&kind("Instance"), "ci").await;
-    let page = Answer::Proxy(404, "default backend - 404".into());
+    let page = FaultAction::Proxy(404, "default backend - 404".into());
     lab.concourse
         .faults()
         .fail_next(usize::MAX, "GET", "/api/v1/teams/", page);
@@ -291,12 +301,14 @@ async fn instance_with_another_url_keeps_pipelines_of_both_servers(lab: Lab) {
     assert!(message.contains(lab.concourse.url()), "{message}");
 }
 
-async fn start_second_server() -> Simulator {
-    let options = Options {
+async fn start_second_server() -> ConcourseSimulator {
+    let options = SimulatorOptions {
         users: vec![("test".into(), ostler_test_harness::ADMIN_PASSWORD.into(), true)],
-        ..Options::default()
+        ..SimulatorOptions::default()
     };
-    Simulator::start(options).await.expect("the simulator starts")
+    ConcourseSimulator::start(options)
+        .await
+        .expect("the simulator starts")
 }
 
 #[scenario]

@@ -6,7 +6,7 @@ use ostler_test_harness::{
     ADMIN_PASSWORD, Lab,
     concourse::{PIPELINE_YAML, kind},
     find_condition, scenario,
-    simulator::Answer,
+    simulator::FaultAction,
 };
 
 /// Starts the pack and applies everything but the Team, so that its first request hits the fault.
@@ -46,7 +46,7 @@ async fn server_error_is_reported_and_retried(mut lab: Lab) {
         usize::MAX,
         "*",
         "/api/v1/teams/platform",
-        Answer::Status(500, "boom".into()),
+        FaultAction::Status(500, "boom".into()),
     );
     assert_reported_and_recovered(&lab, "CreateOrUpdateFailed", "500").await;
 }
@@ -59,7 +59,7 @@ async fn refused_login_is_reported_and_renewed(mut lab: Lab) {
         usize::MAX,
         "*",
         "/api/v1/teams/platform",
-        Answer::Status(401, "not authorized".into()),
+        FaultAction::Status(401, "not authorized".into()),
     );
     assert_reported_and_recovered(&lab, "CreateOrUpdateFailed", "401").await;
     assert!(
@@ -74,7 +74,7 @@ async fn hanging_request_ends_at_reconcile_timeout(mut lab: Lab) {
     start_without_team(&mut lab).await;
     lab.concourse
         .faults()
-        .fail_next(usize::MAX, "*", "/api/v1/teams/platform", Answer::Hang);
+        .fail_next(usize::MAX, "*", "/api/v1/teams/platform", FaultAction::Hang);
     lab.apply(lab.team_object()).await;
     let team = lab
         .wait_condition(&kind("Team"), "platform", "Ready", "False", "PluginTimeout")
@@ -92,7 +92,7 @@ async fn invalid_response_is_reported_and_retried(mut lab: Lab) {
         usize::MAX,
         "GET",
         "/api/v1/teams/platform",
-        Answer::Status(200, "<html>a proxy's page</html>".into()),
+        FaultAction::Status(200, "<html>a proxy's page</html>".into()),
     );
     lab.apply(lab.team_object()).await;
     lab.wait_until("the Team reports the invalid response", async || {
@@ -153,7 +153,7 @@ async fn unavailable_responses_are_retried(mut lab: Lab) {
         3,
         "*",
         "/api/v1/teams/platform",
-        Answer::Status(503, "busy".into()),
+        FaultAction::Status(503, "busy".into()),
     );
     lab.apply(lab.team_object()).await;
     lab.wait_ready(&kind("Team"), "platform").await;

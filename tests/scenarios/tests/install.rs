@@ -16,7 +16,7 @@ use ostler::testing::{
     manifest::{self, Manifest},
 };
 use ostler_test_harness::{
-    Lab, probe, process::Process, prometheus, read_component, scenario, workspace_root,
+    Lab, probe, process::HostProcess, prometheus, read_component, scenario, workspace_root,
 };
 use serde_json::{Value, json};
 
@@ -120,7 +120,7 @@ async fn uninstalled_host_leaves_the_cluster_as_it_was(lab: Lab) {
     );
 
     let election = ["--leader-elect", "--lease-namespace", &system];
-    let mut host = Some(Process::start(&lab, "host", &election));
+    let mut host = Some(HostProcess::start(&lab, "host", &election));
     host.as_ref().expect("a host").wait_started(&lab).await;
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "ostler-0", "namespace": system,
         "labels": {"app.kubernetes.io/name": "ostler"}},

@@ -19,13 +19,13 @@ use axum::{
 };
 use ostler::testing::{
     bindings::{reconciler, types},
-    capabilities::Call,
+    capabilities::PluginCall,
     dispatcher::Cause,
     engine::{CompileCache, Compiled, Engine, Inspector},
     grants::Grants,
     inspection,
     key::Gvk,
-    limits::Limits,
+    limits::PluginLimits,
     plugin_policy::PluginPolicy,
     trap::Trap,
 };
@@ -258,10 +258,10 @@ async fn check_bookmark(plugin: &str, mut lab: Lab) {
 }
 
 /// Limits of a measurement, with a CPU time that no component exceeds.
-fn measuring_limits() -> Limits {
-    Limits {
+fn measuring_limits() -> PluginLimits {
+    PluginLimits {
         cpu_time: Duration::from_secs(60),
-        ..Limits::default()
+        ..PluginLimits::default()
     }
 }
 
@@ -293,7 +293,7 @@ async fn call_reconcile(
         causes: vec!["change".into()],
     };
     let (answer, _) = engine
-        .reconcile(compiled, Call::new(Arc::new(policy), None), request, false)
+        .reconcile(compiled, PluginCall::new(Arc::new(policy), None), request, false)
         .await;
     answer.map(|result| result.expect_err("all is denied"))
 }

@@ -18,7 +18,7 @@ use kube::{
 use ostler::testing::key::Gvk;
 use ostler_test_harness::{
     Lab, find_condition, probe,
-    process::{Process, ProcessOptions, Signal, host_binary},
+    process::{HostProcess, ProcessOptions, Signal, host_binary},
     proxy::Proxy,
     read_component, scenario,
 };
@@ -47,11 +47,11 @@ fn beat(lab: &Lab, name: &str, behaviour: &str) -> Value {
 }
 
 /// Starts a candidate whose writes have its name, and whose log is JSON.
-async fn start_candidate(lab: &Lab, name: &str, timing: [&str; 3]) -> Process {
+async fn start_candidate(lab: &Lab, name: &str, timing: [&str; 3]) -> HostProcess {
     start_candidate_with(lab, name, timing, &["--log-format=json"]).await
 }
 
-async fn start_candidate_with(lab: &Lab, name: &str, timing: [&str; 3], more: &[&str]) -> Process {
+async fn start_candidate_with(lab: &Lab, name: &str, timing: [&str; 3], more: &[&str]) -> HostProcess {
     let plugins = lab.path().join(name);
     std::fs::create_dir_all(&plugins).expect("a directory");
     std::fs::write(plugins.join("lifecycle.wasm"), read_component("tests/lifecycle")).expect("written");
@@ -59,7 +59,7 @@ async fn start_candidate_with(lab: &Lab, name: &str, timing: [&str; 3], more: &[
     std::fs::write(plugins.join("hostile.wasm"), read_component("hostile/hostile")).expect("written");
     let mut arguments = vec!["--identity", name, "--lease-namespace", &lab.namespace];
     arguments.extend(timing.iter().chain(more));
-    let process = Process::start(lab, name, &arguments);
+    let process = HostProcess::start(lab, name, &arguments);
     process.wait_started(lab).await;
     process
 }
@@ -142,7 +142,7 @@ fn distinct_writers(writers: &History<String>) -> Vec<String> {
 }
 
 /// Starts A, which leads and writes, and B, which stands by.
-async fn start_two(lab: &Lab, timing: [&str; 3], writers: &History<String>) -> (Process, Process) {
+async fn start_two(lab: &Lab, timing: [&str; 3], writers: &History<String>) -> (HostProcess, HostProcess) {
     let a = start_candidate(lab, "a", timing).await;
     wait_lease_holder(lab, "a").await;
     for name in ["x", "y", "z"] {
@@ -210,7 +210,7 @@ async fn standby_takes_over_when_the_lease_of_a_crashed_leader_expires(lab: Lab)
 }
 
 /// Checks that A has written nothing since B took over, and that A takes over again in the same process.
-async fn check_standby_takes_over(lab: &Lab, writers: &History<String>, mut b: Process) {
+async fn check_standby_takes_over(lab: &Lab, writers: &History<String>, mut b: HostProcess) {
     assert_eq!(
         distinct_writers(writers),
         ["a", "b"],
@@ -319,11 +319,11 @@ async fn restart_and_failover_keep_digests_of_secrets(lab: Lab) {
         };
         let arguments = ["--identity", name, "--lease-namespace", &lab.namespace];
         let arguments = [&arguments[..], &LONG_TIMING].concat();
-        let process = Process::start_with(&lab, name, &arguments, options);
+        let process = HostProcess::start_with(&lab, name, &arguments, options);
         process.wait_started(&lab).await;
         process
     };
-    let reconciled = async |process: &Process| {
+    let reconciled = async |process: &HostProcess| {
         lab.wait_until("the Probe is reconciled", async || {
             process.fetch_metric(RECONCILED_PROBES).await > 0.0
         })
@@ -425,7 +425,7 @@ async fn start_silent_upstream(lab: &Lab) -> TcpListener {
 }
 
 /// Starts a host and waits until it runs a reconcile of this behaviour.
-async fn start_waiting_host(lab: &Lab, behaviour: &str, grace: &str) -> Process {
+async fn start_waiting_host(lab: &Lab, behaviour: &str, grace: &str) -> HostProcess {
     let process = start_candidate_with(lab, "a", LONG_TIMING, &["--grace-period", grace]).await;
     lab.apply(beat(lab, "w", behaviour)).await;
     process.wait_logged(lab, "Until it is asked to end").await;

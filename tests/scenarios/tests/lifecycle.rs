@@ -2,7 +2,7 @@
 //! while `upgrade` fails, only that object.
 
 use ostler::testing::{
-    admin::{explain::Explanation, question::Question},
+    admin::{explain::ObjectExplanation, question::Question},
     dispatcher::Cause,
     grants::Grants,
     key::Gvk,
@@ -48,7 +48,7 @@ fn hooks(lab: &Lab) -> HookState {
     report.expect("it is loaded").hooks
 }
 
-fn explained(lab: &Lab, name: &str) -> Explanation {
+fn explained(lab: &Lab, name: &str) -> ObjectExplanation {
     let admin = lab.admin();
     let question = Question {
         kind: "beat".into(),

@@ -4,7 +4,7 @@
 use ostler_test_harness::{
     Lab,
     probe::{config_map, write},
-    process::{Process, ProcessOptions, Signal},
+    process::{HostProcess, ProcessOptions, Signal},
     rabbitmq::{RABBITMQ_PASSWORD, RABBITMQ_USER, RabbitMq, RabbitMqClient},
     scenario,
 };
@@ -160,14 +160,14 @@ async fn waiting_message_occupies_no_worker(mut lab: Lab) {
 const MESSAGE_COUNT: usize = 24;
 
 /// Starts a candidate for the lead.
-fn start_candidate(lab: &Lab, name: &str) -> Process {
+fn start_candidate(lab: &Lab, name: &str) -> HostProcess {
     let mut arguments = vec!["--identity", name, "--lease-namespace", &lab.namespace];
     arguments.extend(["--lease-duration=3", "--renew-deadline=2", "--retry-period=0.5"]);
     let options = ProcessOptions {
         grants: Some("plugins: {}\n"),
         ..ProcessOptions::default()
     };
-    Process::start_with(lab, name, &arguments, options)
+    HostProcess::start_with(lab, name, &arguments, options)
 }
 
 /// The leader that ends lets the handlers of its messages end, and the next one gets the others. Each message has an effect

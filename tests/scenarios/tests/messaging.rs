@@ -17,7 +17,7 @@ use ostler::testing::{
     grants::Grants,
     inspection,
     key::Gvk,
-    limits::Limits,
+    limits::PluginLimits,
     recording::format::Recording,
     replay::{Replayed, replay},
     upstream::SubscriptionStats,
@@ -122,7 +122,7 @@ fn subscription_stats(lab: &Lab) -> Arc<SubscriptionStats> {
 async fn replay_probe(recording: Recording) -> Replayed {
     let wasm = read_component("tests/probe");
     let inspection = inspection::inspect(&wasm).expect("a component");
-    let engine = Engine::new(2, Limits::default().memory, None, None).expect("an engine");
+    let engine = Engine::new(2, PluginLimits::default().memory, None, None).expect("an engine");
     let compiled = engine.compile(&wasm, inspection.wasi).expect("it compiles");
     let replayed = replay(&engine, &compiled, Arc::new(recording)).await;
     replayed.expect("it replays")

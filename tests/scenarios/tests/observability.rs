@@ -11,9 +11,9 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use ostler::testing::{
     admin::{
         Admin,
-        explain::{Explanation, ObjectState, State},
+        explain::{ExplainedState, ObjectExplanation, ReadState},
         question::Question,
-        status::Status,
+        status::HostStatus,
     },
     dispatcher::Cause,
     election::Timing,
@@ -313,7 +313,7 @@ async fn traps_and_plugin_metrics_are_counted(mut lab: Lab) {
         .explain(&question(&lab, "hostile", "loop"))
         .expect("explained");
     assert!(
-        explained.attempts >= 1 && explained.state == ObjectState::NotReady,
+        explained.attempts >= 1 && explained.state == ExplainedState::NotReady,
         "{explained:?}"
     );
     let error = explained.errors.last().expect("an error");
@@ -349,7 +349,7 @@ async fn leadership_is_reported_in_metrics_and_status(mut lab: Lab) {
     let config = kube::Config::from_custom_kubeconfig(read, &options)
         .await
         .expect("a configuration");
-    let lease = |identity: &str| lease::Settings {
+    let lease = |identity: &str| lease::ElectionSettings {
         config: config.clone(),
         namespace: lab.namespace.clone(),
         name: "observed".into(),
@@ -415,13 +415,13 @@ async fn explain_follows_an_object_from_waiting_to_deletion(mut lab: Lab) {
     let instance = lab.key(&kind("Instance"), "ci").to_string();
     assert_eq!(
         (explained.state, &*explained.reason),
-        (ObjectState::NotReady, "InstanceNotReady")
+        (ExplainedState::NotReady, "InstanceNotReady")
     );
     assert!(
         explained
             .waits_for
             .iter()
-            .any(|r| r.what == instance && r.state == State::Absent),
+            .any(|r| r.what == instance && r.state == ReadState::Absent),
         "{explained:?}"
     );
     assert!(
@@ -448,7 +448,7 @@ async fn explain_follows_an_object_from_waiting_to_deletion(mut lab: Lab) {
     lab.wait_until("it waits for a parent that exists", async || {
         let explained = ask().expect("explained");
         let parent = explained.waits_for.iter().find(|r| r.what == instance);
-        parent.is_some_and(|p| p.state == State::NotReady && !p.why.is_empty())
+        parent.is_some_and(|p| p.state == ReadState::NotReady && !p.why.is_empty())
     })
     .await;
     lab.apply(lab.password_secret(lab.concourse.password())).await;
@@ -457,14 +457,14 @@ async fn explain_follows_an_object_from_waiting_to_deletion(mut lab: Lab) {
     let explained = ask().expect("explained");
     assert_eq!(
         (explained.state, explained.waits_for.len()),
-        (ObjectState::Ready, 0),
+        (ExplainedState::Ready, 0),
         "{explained:?}"
     );
     assert!(
         explained
             .reads
             .iter()
-            .any(|r| r.what == instance && r.state == State::Ready),
+            .any(|r| r.what == instance && r.state == ReadState::Ready),
         "{:?}",
         explained.reads
     );
@@ -493,7 +493,7 @@ async fn explain_follows_an_object_from_waiting_to_deletion(mut lab: Lab) {
     );
     lab.delete(&kind("Team"), "platform").await;
     lab.wait_until("it is reported as held", async || {
-        ask().is_ok_and(|t| t.state == ObjectState::Terminating && t.reason == "Held")
+        ask().is_ok_and(|t| t.state == ExplainedState::Terminating && t.reason == "Held")
     })
     .await;
     let finalizers = json!(["example.org/other", "concourse-ci.org/team-finalizer"]);
@@ -504,7 +504,7 @@ async fn explain_follows_an_object_from_waiting_to_deletion(mut lab: Lab) {
     )
     .await;
     lab.wait_until("its remaining finalizers are reported", async || {
-        ask().is_ok_and(|t| t.state == ObjectState::Terminating && t.finalizers == ["example.org/other"])
+        ask().is_ok_and(|t| t.state == ExplainedState::Terminating && t.finalizers == ["example.org/other"])
     })
     .await;
     lab.patch(&kind("Team"), "platform", json!({"metadata": {"finalizers": []}}))
@@ -535,12 +535,12 @@ pub(crate) async fn ostler(arguments: &[&str]) -> Output {
 }
 
 /// A command that prints lines until it is killed, when this is dropped.
-pub(crate) struct Follower {
+pub(crate) struct FollowedCommand {
     child: Child,
     lines: Option<Receiver<String>>,
 }
 
-impl Follower {
+impl FollowedCommand {
     pub(crate) fn start(arguments: &[&str]) -> Self {
         let mut command = Command::new(process::host_binary());
         command
@@ -578,7 +578,7 @@ impl Follower {
     }
 }
 
-impl Drop for Follower {
+impl Drop for FollowedCommand {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -648,10 +648,10 @@ async fn logs_and_watched_explanations_follow_an_object(mut lab: Lab) {
     assert!(!good && error.contains("there is no probe/c"), "{error}");
 
     let query = ["probe/a", "-n", &namespace, "--admin", &url];
-    let mut followed = Follower::start(&[&["logs", "-f"], &query[..]].concat());
-    let mut watched = Follower::start(&[&["explain", "--watch", "-o", "json"], &query[..]].concat());
+    let mut followed = FollowedCommand::start(&[&["logs", "-f"], &query[..]].concat());
+    let mut watched = FollowedCommand::start(&[&["explain", "--watch", "-o", "json"], &query[..]].concat());
     followed.wait_line("first of a").await;
-    let explained = |line: &str| serde_json::from_str::<Explanation>(line).expect("an Explanation");
+    let explained = |line: &str| serde_json::from_str::<ObjectExplanation>(line).expect("an Explanation");
     let before = explained(&watched.wait_line("{").await);
     lab.apply_probe("a", json!([log("second of a")]), cleanup).await;
     followed.wait_line("second of a").await;
@@ -691,7 +691,7 @@ async fn status_and_explain_commands_print_tables_and_json(mut lab: Lab) {
     }
     assert!(!table.contains('\x1b'), "colors are for terminals only");
     let (_, json, _) = run(&["status", "-o", "json"]).await;
-    let status: Status = serde_json::from_str(&json).expect("a Status");
+    let status: HostStatus = serde_json::from_str(&json).expect("a Status");
     assert_eq!(status.not_ready[0].name, "platform");
     let (good, table, _) = run(&["explain", "team/platform", "-n", &lab.namespace]).await;
     assert!(
@@ -699,8 +699,8 @@ async fn status_and_explain_commands_print_tables_and_json(mut lab: Lab) {
         "{table}"
     );
     let (_, json, _) = run(&["explain", "Team/platform", "-o", "json"]).await;
-    let explained: Explanation = serde_json::from_str(&json).expect("an Explanation");
-    assert_eq!(explained.waits_for[0].state, State::Absent);
+    let explained: ObjectExplanation = serde_json::from_str(&json).expect("an Explanation");
+    assert_eq!(explained.waits_for[0].state, ReadState::Absent);
     let (good, _, error) = run(&["explain", "teem/platform"]).await;
     assert!(
         !good && error.contains("there are Team.v1alpha1.concourse-ci.org"),

@@ -10,10 +10,10 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-use ostler::Settings;
+use ostler::HostSettings;
 use ostler::testing::{
     key::Gvk,
-    plan::{PlanRequest, Report, plan},
+    plan::{PlanReport, PlanRequest, plan},
 };
 use ostler_test_harness::{
     Lab, PACK_GRANTS, compiled_dir, concourse,
@@ -23,8 +23,8 @@ use ostler_test_harness::{
 use serde_json::{Value, json};
 
 /// Settings of a plan with the lab's plugins.
-fn settings(lab: &Lab) -> Settings {
-    Settings {
+fn settings(lab: &Lab) -> HostSettings {
+    HostSettings {
         namespaces: Vec::new(),
         ..lab.settings.clone()
     }
@@ -42,14 +42,14 @@ fn file(object: Value) -> Vec<(String, Value)> {
     vec![("file.yaml".into(), object)]
 }
 
-async fn planned(lab: &Lab, plan_request: PlanRequest) -> Report {
+async fn planned(lab: &Lab, plan_request: PlanRequest) -> PlanReport {
     plan(lab.client.clone(), settings(lab), &plan_request)
         .await
         .expect("a plan")
 }
 
 /// The plan of one object in a file.
-async fn planned_with(lab: &Lab, object: Value) -> Report {
+async fn planned_with(lab: &Lab, object: Value) -> PlanReport {
     let files = file(object);
     planned(
         lab,
@@ -77,7 +77,7 @@ async fn refused_with(lab: &Lab, object: Value) -> String {
 }
 
 /// The planned object of this name.
-fn would_be(report: &Report, name: &str) -> Value {
+fn would_be(report: &PlanReport, name: &str) -> Value {
     let end = format!("/{name}");
     let change = report.changes.iter().find(|c| c.object.ends_with(&end));
     change.and_then(|c| c.planned.clone()).expect("planned")

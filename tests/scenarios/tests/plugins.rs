@@ -16,15 +16,15 @@ use axum::http::Method;
 use ostler::testing::{
     engine::CompileCache,
     key::Gvk,
-    oci::{ComponentInterfaces, ComponentStore, PullLimits, PushedComponent, Reference, RegistryAuth},
-    plugin::{LoadState, Report},
+    oci::{ComponentInterfaces, ComponentStore, OciReference, PullLimits, PushedComponent, RegistryAuth},
+    plugin::{LoadState, SlotReport},
     signature::SigningKey,
 };
 use ostler_test_harness::{
     Lab, find_condition,
-    process::{Process, Signal},
+    process::{HostProcess, Signal},
     read_component,
-    registry::{REGISTRY_PASSWORD, REGISTRY_USER, Registry},
+    registry::{REGISTRY_PASSWORD, REGISTRY_USER, RegistryProcess},
     replace_text, scenario,
     signing::{PRIVATE_KEY, PUBLIC_KEY},
     with_note, workspace_root,
@@ -70,8 +70,8 @@ async fn install_probe(lab: &Lab) {
 }
 
 /// Pushes a component to the repository of its plugin in a public registry.
-async fn push_component(registry: &Registry, plugin: &str, wasm: Vec<u8>) -> PushedComponent {
-    let reference: Reference = format!("{}/plugins/{plugin}:1", registry.address())
+async fn push_component(registry: &RegistryProcess, plugin: &str, wasm: Vec<u8>) -> PushedComponent {
+    let reference: OciReference = format!("{}/plugins/{plugin}:1", registry.address())
         .parse()
         .expect("a reference");
     ComponentStore::new(None, PullLimits::default())
@@ -122,7 +122,7 @@ fn message(plugin: &Value, kind: &str) -> String {
         .to_owned()
 }
 
-fn report(lab: &Lab, name: &str) -> Report {
+fn report(lab: &Lab, name: &str) -> SlotReport {
     let reports = lab.host().registry().reports();
     reports
         .into_iter()
@@ -504,7 +504,7 @@ async fn host_that_waits_for_a_silent_registry_is_alive_and_ends_on_sigterm(lab:
         json!({"source": {"oci": {"reference": reference}}}),
     )
     .await;
-    let mut host = Process::start(&lab, "a", &[]);
+    let mut host = HostProcess::start(&lab, "a", &[]);
     let _pull = silent.accept().await.expect("the host pulls the component");
     host.wait_logged(&lab, "serving health and metrics").await;
     let log = host.log();
@@ -708,13 +708,13 @@ async fn deletion_policy_orphan_releases_objects_of_plugin(mut lab: Lab) {
 #[scenario]
 async fn signed_component_is_pulled_from_a_private_registry(mut lab: Lab) {
     let _lock = lab.lock_plugin("greeting").await;
-    let mut registry = Registry::start_private();
+    let mut registry = RegistryProcess::start_private();
     let at = registry.address();
     let config =
         json!({"auths": {at: {"username": REGISTRY_USER, "password": REGISTRY_PASSWORD}}}).to_string();
     let auth = RegistryAuth::from_docker_config(config.as_bytes()).expect("credentials");
     let store = ComponentStore::new(None, PullLimits::default());
-    let reference: Reference = format!("{at}/plugins/greeting:1").parse().expect("a reference");
+    let reference: OciReference = format!("{at}/plugins/greeting:1").parse().expect("a reference");
     let wasm = read_component("examples/greeting").into();
     let quiet = Arc::new(|_| {});
     let pushed = store

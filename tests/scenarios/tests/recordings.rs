@@ -9,8 +9,8 @@ use ostler::testing::{
     grants::Grants,
     inspection,
     key::Gvk,
-    limits::Limits,
-    plugin::{LoadState, Report},
+    limits::PluginLimits,
+    plugin::{LoadState, SlotReport},
     recording::{Retention, format::Recording, value::RecordedValue},
     replay::{Difference, Replayed, replay},
 };
@@ -66,7 +66,7 @@ async fn start_probe_host(lab: &mut Lab) {
 /// Runs a component against a recording, in an engine of its own.
 async fn replay_recording(wasm: &[u8], recording: &Recording) -> Result<Replayed, String> {
     let inspection = inspection::inspect(wasm).expect("a component");
-    let engine = Engine::new(2, Limits::default().memory, None, None).expect("an engine");
+    let engine = Engine::new(2, PluginLimits::default().memory, None, None).expect("an engine");
     let compiled = engine.compile(wasm, inspection.wasi).expect("it compiles");
     replay(&engine, &compiled, Arc::new(recording.clone())).await
 }
@@ -282,7 +282,7 @@ async fn new_build_is_tested_with_recordings(mut lab: Lab) {
         .await;
     }
     lab.wait_idle().await;
-    let report = || -> Report { lab.host().registry().reports()[0].clone() };
+    let report = || -> SlotReport { lab.host().registry().reports()[0].clone() };
     let good = report().digest;
     // A build that traps on the recorded reconciles is refused.
     lab.install_bytes("greeting", &make_trapping(&wasm));
@@ -433,7 +433,7 @@ async fn recordings_of_the_pack_have_no_secret_and_replay(mut lab: Lab) {
         let (engine, compiled) = engines.entry(name.clone()).or_insert_with(|| {
             let wasm = read_component(&format!("concourse/{name}"));
             let cache = lab.settings.cache.clone();
-            let engine = Engine::new(2, Limits::default().memory, cache, None).expect("an engine");
+            let engine = Engine::new(2, PluginLimits::default().memory, cache, None).expect("an engine");
             let compiled = engine.compile(&wasm, false).expect("it compiles");
             (engine, compiled)
         });

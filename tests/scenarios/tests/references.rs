@@ -2,7 +2,7 @@
 
 use kube::api::{Patch, PatchParams};
 use ostler::testing::{grants::Grants, key::Gvk};
-use ostler_apiserver::{Effect, Fault, Match};
+use ostler_apiserver::{Effect, Match, RequestFault};
 use ostler_test_harness::{
     Lab, captured_logs, find_condition,
     probe::{config_map, kind},
@@ -213,7 +213,7 @@ async fn hold_of_gone_holder_is_released_after_a_failed_discovery(mut lab: Lab) 
         .await;
     lab.wait_gone(&kind(), "a").await;
     let server = lab.embedded.as_ref().expect("it is the embedded one");
-    let busy = Fault {
+    let busy = RequestFault {
         matches: Match {
             path: Some("^/apis/tests\\.ostler\\.dev$".into()),
             ..Match::default()

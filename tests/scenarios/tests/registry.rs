@@ -7,13 +7,13 @@ use std::{
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use ostler::testing::{
-    oci::{ComponentStore, Digest, PullError, PullLimits, PulledComponent, Reference, RegistryAuth},
+    oci::{ComponentStore, Digest, OciReference, PullError, PullLimits, PulledComponent, RegistryAuth},
     signature::{PublicKey, SignaturePolicy, SigningKey},
 };
 use ostler_test_harness::{
     process::host_binary,
     read_component as component,
-    registry::{REGISTRY_PASSWORD, REGISTRY_USER, Registry},
+    registry::{REGISTRY_PASSWORD, REGISTRY_USER, RegistryProcess},
     scenario,
 };
 use serde_json::{Value, json};
@@ -132,7 +132,7 @@ async fn pull(
     reference: &str,
     policy: &SignaturePolicy,
 ) -> Result<PulledComponent, PullError> {
-    let reference: Reference = reference.parse().expect("a reference");
+    let reference: OciReference = reference.parse().expect("a reference");
     store
         .pull_component(&reference, &RegistryAuth::anonymous(), policy)
         .await
@@ -145,7 +145,12 @@ fn http() -> reqwest::Client {
 }
 
 /// Uploads a manifest and its blobs directly, and returns the reference.
-async fn upload_manifest(registry: &Registry, name: &str, manifest: &Value, blobs: &[&[u8]]) -> String {
+async fn upload_manifest(
+    registry: &RegistryProcess,
+    name: &str,
+    manifest: &Value,
+    blobs: &[&[u8]],
+) -> String {
     let http = http();
     let base = format!("http://{}/v2/{name}", registry.address());
     for bytes in blobs {
@@ -188,7 +193,7 @@ fn descriptor(media_type: &str, bytes: &[u8]) -> Value {
 
 #[scenario(embedded = "it needs a registry, and no API server")]
 fn push_signs_and_verify_accepts_the_key() {
-    let (workspace, registry) = (Workspace::new(), Registry::start_public());
+    let (workspace, registry) = (Workspace::new(), RegistryProcess::start_public());
     let tag = format!("{}/plugins/greeting:0.1.0", registry.address());
     let pushed = workspace.json(&["push", "greeting.wasm", &tag, "--sign", "ours.key"]);
     let (pinned, digest) = (text(&pushed["reference"]), text(&pushed["digest"]));
@@ -237,7 +242,7 @@ fn push_signs_and_verify_accepts_the_key() {
 
 #[scenario(embedded = "it needs a registry, and no API server")]
 fn push_and_verify_errors_name_the_cause() {
-    let (workspace, registry) = (Workspace::new(), Registry::start_public());
+    let (workspace, registry) = (Workspace::new(), RegistryProcess::start_public());
     let tag = format!("{}/plugins/greeting:1", registry.address());
     workspace.write("module.wasm", b"\0asm\x01\0\0\0");
     for (arguments, expected) in [
@@ -281,7 +286,7 @@ fn push_and_verify_errors_name_the_cause() {
 
 #[scenario(embedded = "it needs a registry, and no API server")]
 fn private_registry_needs_credentials() {
-    let (workspace, registry) = (Workspace::new(), Registry::start_private());
+    let (workspace, registry) = (Workspace::new(), RegistryProcess::start_private());
     let tag = format!("{}/plugins/greeting:1", registry.address());
     let error = workspace.expect_failure(&["push", "greeting.wasm", &tag]);
     assert!(error.contains("refuses access without credentials"), "{error}");
@@ -304,7 +309,7 @@ fn private_registry_needs_credentials() {
 
 #[scenario(embedded = "it needs a registry, and no API server")]
 async fn pull_uses_the_cache_while_the_registry_is_down() {
-    let (workspace, mut registry) = (Workspace::new(), Registry::start_public());
+    let (workspace, mut registry) = (Workspace::new(), RegistryProcess::start_public());
     let tag = format!("{}/plugins/greeting:1", registry.address());
     let pushed = workspace.json(&["push", "greeting.wasm", &tag, "--sign", "ours.key"]);
     let pinned = text(&pushed["reference"]);
@@ -364,7 +369,7 @@ async fn pull_uses_the_cache_while_the_registry_is_down() {
 
 #[scenario(embedded = "it needs a registry, and no API server")]
 async fn tampered_blob_is_refused() {
-    let (workspace, registry) = (Workspace::new(), Registry::start_public());
+    let (workspace, registry) = (Workspace::new(), RegistryProcess::start_public());
     let tag = format!("{}/plugins/greeting:1", registry.address());
     let pushed = workspace.json(&["push", "greeting.wasm", &tag]);
     let wasm = Digest::of_bytes(&component(GREETING_COMPONENT));
@@ -400,7 +405,7 @@ async fn tampered_blob_is_refused() {
 
 #[scenario(embedded = "it needs a registry, and no API server")]
 async fn copied_signature_of_another_component_is_refused() {
-    let (workspace, registry) = (Workspace::new(), Registry::start_public());
+    let (workspace, registry) = (Workspace::new(), RegistryProcess::start_public());
     let place = format!("{}/plugins/greeting", registry.address());
     let good = workspace.json(&[
         "push",
@@ -447,7 +452,7 @@ async fn copied_signature_of_another_component_is_refused() {
 
 #[scenario(embedded = "it needs a registry, and no API server")]
 async fn artifact_of_another_type_is_named() {
-    let (workspace, registry) = (Workspace::new(), Registry::start_public());
+    let (workspace, registry) = (Workspace::new(), RegistryProcess::start_public());
     let blobs: [&[u8]; 2] = [b"{}", b"a layer"];
     let artifact = |config: &str, layer: &str| {
         json!({"schemaVersion": 2, "mediaType": MANIFEST_TYPE, "config": descriptor(config, blobs[0]),
@@ -482,7 +487,7 @@ async fn artifact_of_another_type_is_named() {
 
 #[scenario(embedded = "it needs a registry, and no API server")]
 async fn pushed_artifact_follows_the_wasm_oci_layout() {
-    let (workspace, registry) = (Workspace::new(), Registry::start_public());
+    let (workspace, registry) = (Workspace::new(), RegistryProcess::start_public());
     let tag = format!("{}/plugins/greeting:1", registry.address());
     let pushed = workspace.json(&["push", "greeting.wasm", &tag]);
     let base = format!("http://{}/v2/plugins/greeting", registry.address());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use argocd_simulator::Controller;
+use argocd_simulator::ArgoController;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PropagationPolicy};
 use ostler::testing::{dispatcher::Cause, grants::Grants, key::Gvk};
 use ostler_test_harness::{Lab, find_condition, scenario, workspace_root};
@@ -577,7 +577,7 @@ async fn chart_is_deployed_and_uninstalled_by_argo_cd(mut lab: Lab) {
         "metadata": { "name": "default", "namespace": lab.namespace }, "spec": {} }),
     )
     .await;
-    let _controller = Controller::start(lab.client.clone(), &lab.namespace);
+    let _controller = ArgoController::start(lab.client.clone(), &lab.namespace);
     let charts = json!({ "driver": "ArgoCD", "namespace": lab.namespace });
     prepare(&mut lab, &json!({ "charts": charts }));
     lab.start_host().await;

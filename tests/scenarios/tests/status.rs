@@ -14,7 +14,7 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 use ostler::{
-    Host, Settings,
+    Host, HostSettings,
     testing::{election::Timing, key::Gvk, lease, scope::Projection},
 };
 use ostler_test_harness::{Lab, probe, scenario};
@@ -153,10 +153,10 @@ async fn post_of_a_stale_version_is_not_sent(mut lab: Lab) {
 }
 
 /// The settings of one of two hosts, of which one leads.
-async fn elect(lab: &Lab, identity: &str) -> Settings {
+async fn elect(lab: &Lab, identity: &str) -> HostSettings {
     let kubeconfig = Kubeconfig::read_from(&lab.kubeconfig).expect("a kubeconfig");
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
-    let election = lease::Settings {
+    let election = lease::ElectionSettings {
         config: config.expect("a configuration"),
         namespace: lab.namespace.clone(),
         name: "ostler".into(),
@@ -168,7 +168,7 @@ async fn elect(lab: &Lab, identity: &str) -> Settings {
         },
         endpoint: Default::default(),
     };
-    Settings {
+    HostSettings {
         election: Some(election),
         ..lab.settings.clone()
     }

@@ -7,7 +7,7 @@ use ostler::testing::{
     grants::Grants,
     inspection,
     key::Gvk,
-    limits::Limits,
+    limits::PluginLimits,
     recording::{Retention, format::Recording},
     replay::replay,
 };
@@ -193,7 +193,7 @@ async fn recording_has_the_placeholder_and_replays(mut lab: Lab) {
     let wasm = read_component("tests/probe");
     let inspection = inspection::inspect(&wasm).expect("a component");
     let cache = lab.settings.cache.clone();
-    let engine = Engine::new(2, Limits::default().memory, cache, None).expect("an engine");
+    let engine = Engine::new(2, PluginLimits::default().memory, cache, None).expect("an engine");
     let compiled = engine.compile(&wasm, inspection.wasi).expect("it compiles");
     for recording in recordings {
         let text = recording.to_text();

@@ -2,7 +2,7 @@
 
 use ostler::testing::key::Gvk;
 use ostler_test_harness::{
-    ADMIN_PASSWORD, Lab, captured_logs, concourse::kind, find_condition, scenario, simulator::Answer,
+    ADMIN_PASSWORD, Lab, captured_logs, concourse::kind, find_condition, scenario, simulator::FaultAction,
 };
 use serde_json::{Value, json};
 
@@ -181,7 +181,7 @@ async fn failed_plugin_request_updates_upstream_status(mut lab: Lab) {
     }
     lab.wait_ready(&kind("Instance"), "ci").await;
     lab.wait_ready(&upstreams(), "ci").await;
-    let refused = Answer::Status(401, "not authorized".into());
+    let refused = FaultAction::Status(401, "not authorized".into());
     let faults = lab.concourse.faults();
     faults.fail_next(usize::MAX, "*", "/api/v1/teams/platform", refused);
     lab.apply(lab.team_object()).await;

@@ -611,7 +611,7 @@ async fn many_watches_share_one_connection(mut lab: Lab) {
 /// The embedded API server serves HTTPS to the host and to any other client of its kubeconfig.
 #[scenario(embedded = "it is about the embedded API server")]
 async fn embedded_server_speaks_https() {
-    let options = ostler_apiserver::Options {
+    let options = ostler_apiserver::ServerOptions {
         tls: true,
         ..Default::default()
     };

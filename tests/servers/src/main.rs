@@ -11,7 +11,7 @@ mod states;
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result};
-use argocd_simulator::Controller;
+use argocd_simulator::ArgoController;
 use clap::Parser;
 use devops_simulators::{
     git::{GIT_PASSWORD, GIT_USER, GitServer},
@@ -20,7 +20,7 @@ use devops_simulators::{
 use ostler_test_harness::{
     powerdns::{POWERDNS_KEY, PowerDns},
     rabbitmq::{RABBITMQ_PASSWORD, RABBITMQ_USER, RabbitMq},
-    registry::{REGISTRY_PASSWORD, REGISTRY_USER, Registry},
+    registry::{REGISTRY_PASSWORD, REGISTRY_USER, RegistryProcess},
 };
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
@@ -78,14 +78,14 @@ async fn serve(arguments: &Arguments) -> Result<()> {
         GitServer::start_private(),
         Jenkins::start()
     );
-    let registry = Registry::start_private();
+    let registry = RegistryProcess::start_private();
     dns.create_zone(DNS_ZONE).await;
     git.create_repository(REPOSITORY);
     git.commit(REPOSITORY, "main", &[("devops.yaml", PIPELINES)]);
     if !arguments.hold_builds {
         jenkins.run_builds("SUCCESS");
     }
-    let controller = Controller::start(client.clone(), &arguments.argo_namespace);
+    let controller = ArgoController::start(client.clone(), &arguments.argo_namespace);
     let stand_ins = StandIns::start(client.clone(), &arguments.namespace);
     let mut mailbox = Mailbox::open(&rabbitmq).await;
     let variables = BTreeMap::from([

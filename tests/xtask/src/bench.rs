@@ -19,20 +19,20 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, builder::PossibleValuesParser};
 
 use self::{
-    build::Programs,
-    plan::{Run, Size, plan_runs},
-    report::Report,
+    build::BuiltPrograms,
+    plan::{DriverRun, Size, plan_runs},
+    report::BenchReport,
 };
 use crate::{
     control_plane::{self, ControlPlane},
     paths,
     process::{Child, check_interrupt},
-    progress::{Step, print_result, print_status},
+    progress::{BuildStep, print_result, print_status},
 };
 
 /// Options of the benchmark.
 #[derive(Args)]
-pub struct Options {
+pub struct BenchOptions {
     /// Benches to run (default: all that compare operators): converge-1k, converge-10k, noop-10k, cache-100k, fanout-1k,
     /// failover, growth, density, concourse; and of the DevOps pack alone: heartbeats, devops-idle.
     #[arg(value_parser = bench_names())]
@@ -64,10 +64,10 @@ fn bench_names() -> PossibleValuesParser {
 }
 
 /// Builds the operators, runs the benches and writes the report.
-pub fn run_bench(options: &Options) -> Result<ExitCode> {
+pub fn run_bench(options: &BenchOptions) -> Result<ExitCode> {
     if let Some(before) = &options.compare {
         let last = paths::target_dir().join("bench/report.json");
-        let compared = Report::read_json(&last)?.compare_to(&Report::read_json(before)?);
+        let compared = BenchReport::read_json(&last)?.compare_to(&BenchReport::read_json(before)?);
         print_result(&compared);
         return Ok(ExitCode::SUCCESS);
     }
@@ -88,13 +88,13 @@ pub fn run_bench(options: &Options) -> Result<ExitCode> {
     if runs.is_empty() {
         bail!("none of these subjects takes part in these benches");
     }
-    let programs = Programs::build(&runs)?;
+    let programs = BuiltPrograms::build(&runs)?;
     let control_plane = control_plane::build_binary()?;
     let folder = paths::create_target_subdir("bench")?;
     let logs = folder.join("logs");
     // Logs of an earlier run. It fails when there are none.
     let _ = fs::remove_dir_all(&logs);
-    let mut report = Report::new(options.quick);
+    let mut report = BenchReport::new(options.quick);
     let mut failed = Vec::new();
     for run in &runs {
         check_interrupt()?;
@@ -127,14 +127,14 @@ pub fn run_bench(options: &Options) -> Result<ExitCode> {
 
 /// Executes one run of the driver on a control plane of its own, so that no state of an earlier run is left.
 fn execute_run(
-    run: &Run,
-    programs: &Programs,
+    run: &DriverRun,
+    programs: &BuiltPrograms,
     control_plane: &Path,
     logs: &Path,
-    report: &mut Report,
+    report: &mut BenchReport,
 ) -> Result<()> {
     let running = ControlPlane::start(control_plane)?;
-    let step = Step::new(run.title());
+    let step = BuildStep::new(run.title());
     let mut command = Command::new(&programs.driver);
     command
         .args(run.driver_arguments())

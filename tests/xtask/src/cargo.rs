@@ -8,13 +8,13 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use ostler_builder::cargo::{Artifact, parse_activity};
+use ostler_builder::cargo::{CargoArtifact, parse_activity};
 use serde::Deserialize;
 
 use crate::{
     paths,
     process::{Child, check_interrupt},
-    progress::{Step, print_result},
+    progress::{BuildStep, print_result},
 };
 
 /// Returns a command of the cargo that runs this process, in the workspace.
@@ -25,7 +25,7 @@ pub fn cargo_command() -> Command {
 }
 
 /// Runs a build and shows the current crate as progress. The error is the output of the compiler.
-pub fn run_build(mut command: Command, step: &Step) -> Result<Vec<Artifact>> {
+pub fn run_build(mut command: Command, step: &BuildStep) -> Result<Vec<CargoArtifact>> {
     if command.get_current_dir().is_none() {
         command.current_dir(paths::workspace_root());
     }
@@ -52,7 +52,7 @@ pub fn run_build(mut command: Command, step: &Step) -> Result<Vec<Artifact>> {
             messages
         });
         for line in stdout.lines().map_while(Result::ok) {
-            artifacts.extend(Artifact::parse(&line));
+            artifacts.extend(CargoArtifact::parse(&line));
         }
         messages.join().unwrap_or_default()
     });
@@ -66,20 +66,20 @@ pub fn run_build(mut command: Command, step: &Step) -> Result<Vec<Artifact>> {
 
 /// Builds binaries of the workspace. Returns their paths by name.
 pub fn build_debug_binaries(packages: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
-    build_binaries(Step::new("Building the host"), packages, &[])
+    build_binaries(BuildStep::new("Building the host"), packages, &[])
 }
 
 /// Builds the optimized binary of one package, without default features as the image has it. One package at a time,
 /// so that no other package adds features to its dependencies.
 pub fn build_release_binary(package: &str) -> Result<PathBuf> {
-    let step = Step::new(format!("Building {package}, optimized"));
+    let step = BuildStep::new(format!("Building {package}, optimized"));
     let mut built = build_binaries(step, &[package], &["--release", "--no-default-features"])?;
     built.remove(package).context("cargo reported no binary")
 }
 
 /// Builds a binary of a package that needs no library of the image it runs in, with a profile.
 pub fn build_static_binary(package: &str, profile: &str) -> Result<PathBuf> {
-    let step = Step::new(format!("Building {package}, static"));
+    let step = BuildStep::new(format!("Building {package}, static"));
     let mut command = cargo_command();
     command
         .args(["build", "--package", package, "--profile", profile])
@@ -105,7 +105,7 @@ pub struct ImageBinary<'a> {
 impl ImageBinary<'_> {
     /// Builds the binary in a checkout, without default features, and returns its path.
     pub fn build(&self, checkout: &Path) -> Result<PathBuf> {
-        let step = Step::new(format!("Building {}, optimized", self.package));
+        let step = BuildStep::new(format!("Building {}, optimized", self.package));
         let cargo_home = std::env::home_dir().context("no home directory")?.join(".cargo");
         let cargo_home = std::env::var_os("CARGO_HOME").map_or(cargo_home, PathBuf::from);
         let target = checkout.join("target/image");
@@ -141,7 +141,7 @@ impl ImageBinary<'_> {
 }
 
 /// Runs a build, and returns the binary of a package.
-fn find_binary(command: Command, package: &str, step: Step) -> Result<PathBuf> {
+fn find_binary(command: Command, package: &str, step: BuildStep) -> Result<PathBuf> {
     let mut built = find_executables(run_build(command, &step)?);
     step.finish("");
     built.remove(package).context("cargo reported no binary")
@@ -159,7 +159,7 @@ fn find_host_target() -> Result<String> {
     Ok(target.trim().to_owned())
 }
 
-fn build_binaries(step: Step, packages: &[&str], flags: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
+fn build_binaries(step: BuildStep, packages: &[&str], flags: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
     let mut command = cargo_command();
     command.args(["build", "--bins"]).args(flags);
     for package in packages {
@@ -203,7 +203,7 @@ impl Lints {
 
 /// Checks the host without default features, as the image has it, by clippy.
 pub fn lint_production() -> Result<()> {
-    let step = Step::new("Checking the host without default features");
+    let step = BuildStep::new("Checking the host without default features");
     let mut command = cargo_command();
     // As a test and in the workspace: it shares the dependencies of the tests then, which have features of their own.
     command.args([
@@ -248,7 +248,7 @@ pub fn build_tests(
     targets: &[&str],
     lints: Lints,
 ) -> Result<(BTreeMap<String, PathBuf>, Vec<TestExecutable>)> {
-    let step = Step::new("Building the host and the tests");
+    let step = BuildStep::new("Building the host and the tests");
     let mut command = cargo_command();
     command.args(["test", "--workspace", "--no-run"]);
     lints.add_to(&mut command);
@@ -257,7 +257,7 @@ pub fn build_tests(
     }
     let (tests, others): (Vec<_>, Vec<_>) = run_build(command, &step)?
         .into_iter()
-        .partition(Artifact::is_test);
+        .partition(CargoArtifact::is_test);
     let tests = tests.into_iter().filter_map(|artifact| {
         Some(TestExecutable {
             folder: artifact.manifest_path.parent()?.to_owned(),
@@ -271,7 +271,7 @@ pub fn build_tests(
 }
 
 /// Returns the binaries among the artifacts by name.
-fn find_executables(artifacts: Vec<Artifact>) -> BTreeMap<String, PathBuf> {
+fn find_executables(artifacts: Vec<CargoArtifact>) -> BTreeMap<String, PathBuf> {
     artifacts
         .into_iter()
         .filter_map(|a| Some((a.target.name, a.executable?)))

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use ostler_builder::{fingerprint::Fingerprint, replace_file};
+use ostler_builder::{fingerprint::InputDigest, replace_file};
 
 use crate::paths;
 
@@ -56,7 +56,7 @@ impl ComponentCache {
     /// # Errors
     /// When a source cannot be read.
     pub fn open() -> Result<Self> {
-        let (mut programs, mut sources) = (Fingerprint::default(), Fingerprint::default());
+        let (mut programs, mut sources) = (InputDigest::default(), InputDigest::default());
         for program in PROGRAMS {
             let output = Command::new(program[0]).args(&program[1..]).output();
             // One that is missing is part of the key as well.
@@ -67,7 +67,7 @@ impl ComponentCache {
             add_source(&mut sources, root, &root.join(source))?;
         }
         let sources = sources.digest();
-        let mut key = Fingerprint::default();
+        let mut key = InputDigest::default();
         key.add(sources.as_bytes());
         key.add(programs.digest().as_bytes());
         let cache = ostler_builder::cache_dir(&paths::target_dir());
@@ -119,7 +119,7 @@ impl ComponentCache {
 }
 
 /// Adds a file, or the files of a folder in the order of their names, each with its path.
-fn add_source(inputs: &mut Fingerprint, root: &Path, path: &Path) -> Result<()> {
+fn add_source(inputs: &mut InputDigest, root: &Path, path: &Path) -> Result<()> {
     let context = || path.display().to_string();
     if !path.is_dir() {
         let name = path.strip_prefix(root)?;
@@ -147,7 +147,7 @@ mod tests {
     use crate::components;
 
     fn digest(root: &Path) -> String {
-        let mut inputs = Fingerprint::default();
+        let mut inputs = InputDigest::default();
         add_source(&mut inputs, root, root).unwrap();
         inputs.digest()
     }

@@ -8,8 +8,8 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use ostler_builder::{
-    Language, Options, component,
-    fingerprint::Fingerprint,
+    BuildOptions, Language, component,
+    fingerprint::InputDigest,
     manifest, objects,
     rust::{self, Optimize},
     toolchain::Toolchain,
@@ -17,7 +17,7 @@ use ostler_builder::{
 
 use serde_json::Value;
 
-use crate::{cargo, component_cache::ComponentCache, paths, progress, progress::Step};
+use crate::{cargo, component_cache::ComponentCache, paths, progress, progress::BuildStep};
 
 /// Packs whose components have a size limit.
 const SMALL_PACKS: [&str; 2] = ["concourse", "steps"];
@@ -87,7 +87,7 @@ pub fn build_components(wanted: impl Fn(&Guest) -> bool) -> Result<Vec<Component
     if guests.is_empty() {
         bail!("no plugin matches: a plugin's Cargo.toml has `[package.metadata.ostler] pack = \"…\"`");
     }
-    let step = Step::new("Building the components");
+    let step = BuildStep::new("Building the components");
     let cache = ComponentCache::open()?;
     let (mut components, mut missing) = (Vec::new(), Vec::new());
     for guest in guests {
@@ -124,7 +124,7 @@ pub fn build_components(wanted: impl Fn(&Guest) -> bool) -> Result<Vec<Component
     Ok(components)
 }
 
-fn build_crates(guests: Vec<Guest>, step: &Step) -> Result<Vec<Component>> {
+fn build_crates(guests: Vec<Guest>, step: &BuildStep) -> Result<Vec<Component>> {
     if guests.is_empty() {
         return Ok(Vec::new());
     }
@@ -166,9 +166,9 @@ fn build_crates(guests: Vec<Guest>, step: &Step) -> Result<Vec<Component>> {
 }
 
 /// Builds a guest in JavaScript, Python or Go.
-fn build_foreign(guest: Guest, step: &Step) -> Result<Component> {
+fn build_foreign(guest: Guest, step: &BuildStep) -> Result<Component> {
     let path = component_path(&guest.pack, &guest.name)?;
-    let options = Options {
+    let options = BuildOptions {
         out: Some(path.clone()),
         install: true,
     };
@@ -249,7 +249,7 @@ fn finish_unless_current(guest: Guest, module: &Path, definitions: &[Value]) -> 
         Some(manifest) => select_definitions(definitions, manifest)?,
         None => None,
     };
-    let mut inputs = Fingerprint::default();
+    let mut inputs = InputDigest::default();
     inputs.add(&fs::read(module).with_context(|| format!("reading {}", module.display()))?);
     inputs.add(manifest.as_deref().unwrap_or_default());
     inputs.add(definitions.as_deref().unwrap_or_default());

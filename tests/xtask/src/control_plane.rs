@@ -19,7 +19,7 @@ use crate::{
     go::GoProgram,
     namespaces::NamespacesHandle,
     process::{Child, check_interrupt, read_tail},
-    progress::Step,
+    progress::BuildStep,
 };
 
 /// Timeout until the API server is ready.
@@ -71,7 +71,7 @@ fn linker_flags(version: &str) -> Result<String> {
 }
 
 /// Place and flags of the servers.
-pub struct Settings {
+pub struct ControlPlaneSettings {
     /// Folder in which the data has one of its own.
     pub parent: PathBuf,
     /// Address that the API servers listen on.
@@ -79,14 +79,14 @@ pub struct Settings {
     /// Namespaces that the servers run in; without them, those of this process.
     pub namespaces: Option<NamespacesHandle>,
     /// Users beside the administrator.
-    pub users: Vec<User>,
+    pub users: Vec<TokenUser>,
     /// Flags of kube-apiserver.
     pub apiserver_flags: Vec<String>,
     /// Flags of kube-controller-manager.
     pub controller_flags: Vec<String>,
 }
 
-impl Settings {
+impl ControlPlaneSettings {
     /// The control plane of tests without a node: an API server on loopback, and the controllers that scenarios wait for. Service
     /// accounts have no tokens of their own, since no pod runs.
     fn without_node() -> Self {
@@ -107,7 +107,7 @@ impl Settings {
 }
 
 /// A user with a static token.
-pub struct User {
+pub struct TokenUser {
     /// Name of the user, and of its kubeconfig.
     pub name: String,
     /// Group of the user.
@@ -115,7 +115,7 @@ pub struct User {
     token: String,
 }
 
-impl User {
+impl TokenUser {
     /// A user with a random token.
     pub fn new(name: &str, group: &str) -> Result<Self> {
         Ok(Self {
@@ -154,8 +154,8 @@ struct SharedParts {
     binary: PathBuf,
     dir: PathBuf,
     etcd_url: String,
-    admin: User,
-    settings: Settings,
+    admin: TokenUser,
+    settings: ControlPlaneSettings,
 }
 
 impl SharedParts {
@@ -183,7 +183,7 @@ impl SharedParts {
     }
 
     /// Starts a cluster with its data below a prefix of etcd, and writes a kubeconfig of its administrator.
-    fn start_cluster(&self, etcd_prefix: &str, kubeconfig: &str, step: &Step) -> Result<Cluster> {
+    fn start_cluster(&self, etcd_prefix: &str, kubeconfig: &str, step: &BuildStep) -> Result<Cluster> {
         step.set_status("kube-apiserver");
         let apiserver = self.start_api_server(etcd_prefix, kubeconfig)?;
         step.set_status("kube-controller-manager");
@@ -273,12 +273,12 @@ const SECOND_KUBECONFIG: &str = "second.kubeconfig";
 impl ControlPlane {
     /// Starts a control plane without nodes on free ports of the loopback interface, and waits until it is ready.
     pub fn start(binary: &Path) -> Result<Self> {
-        Self::start_with(binary, Settings::without_node())
+        Self::start_with(binary, ControlPlaneSettings::without_node())
     }
 
     /// Starts a control plane on free ports and waits until it is ready.
-    pub fn start_with(binary: &Path, settings: Settings) -> Result<Self> {
-        let step = Step::new("Starting the real control plane");
+    pub fn start_with(binary: &Path, settings: ControlPlaneSettings) -> Result<Self> {
+        let step = BuildStep::new("Starting the real control plane");
         let folder = tempfile::Builder::new()
             .prefix("control-plane-")
             .tempdir_in(&settings.parent)?;
@@ -291,7 +291,7 @@ impl ControlPlane {
             binary: binary.to_owned(),
             dir: folder.path().to_owned(),
             etcd_url: client.clone(),
-            admin: User::new("admin", "system:masters")?,
+            admin: TokenUser::new("admin", "system:masters")?,
             settings,
         };
         step.set_status("etcd");
@@ -317,7 +317,7 @@ impl ControlPlane {
         );
         run_subcommand(binary, &["keygen", &key, &public])?;
         let users = std::iter::once(&parts.admin).chain(&parts.settings.users);
-        let tokens: String = users.map(User::csv_line).collect();
+        let tokens: String = users.map(TokenUser::csv_line).collect();
         write_secret_file(&folder.path().join("tokens.csv"), &tokens)?;
         let first = parts.start_cluster("/registry", KUBECONFIG, &step)?;
         step.finish("");
@@ -333,7 +333,7 @@ impl ControlPlane {
     /// Starts a second cluster, which shares nothing with the first but the process of etcd. Returns the path of its
     /// administrator's kubeconfig.
     pub fn start_second_cluster(&mut self) -> Result<PathBuf> {
-        let step = Step::new("Starting the second real cluster");
+        let step = BuildStep::new("Starting the second real cluster");
         self.second = Some(self.parts.start_cluster("/second", SECOND_KUBECONFIG, &step)?);
         step.finish("");
         Ok(self.folder.path().join(SECOND_KUBECONFIG))
@@ -418,8 +418,8 @@ fn write_secret_file(path: &Path, text: &str) -> Result<()> {
 }
 
 /// Formats a kubeconfig as JSON, which is valid YAML.
-fn format_kubeconfig(server: &str, certificate: &Path, user: &User) -> String {
-    let User { name, token, .. } = user;
+fn format_kubeconfig(server: &str, certificate: &Path, user: &TokenUser) -> String {
+    let TokenUser { name, token, .. } = user;
     let config = json!({
         "apiVersion": "v1",
         "kind": "Config",
@@ -453,7 +453,7 @@ mod tests {
 
     #[test]
     fn users_have_lines_and_kubeconfigs_of_their_own_tokens() {
-        let users = ["a", "system:node:b"].map(|name| User::new(name, "system:nodes").unwrap());
+        let users = ["a", "system:node:b"].map(|name| TokenUser::new(name, "system:nodes").unwrap());
         assert_ne!(users[0].token, users[1].token);
         for user in &users {
             let (name, token) = (&user.name, &user.token);

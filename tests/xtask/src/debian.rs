@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Result};
 use ostler_builder::toolchain;
 
-use crate::{paths, progress::Step};
+use crate::{paths, progress::BuildStep};
 
 /// Extracts packages into a folder. They are not installed, because that would start their servers as services.
 pub fn extract_packages(packages: &[&str], folder: &Path) -> Result<()> {
@@ -48,7 +48,7 @@ fn extract_with_dependencies(packages: &[&str], folder: &Path) -> Result<()> {
 
 fn extract_downloaded(packages: &[&str], folder: &Path, command: Command) -> Result<()> {
     let name = packages.first().copied().unwrap_or_default();
-    let step = Step::new(format!("Fetching Debian's {name} for the tests"));
+    let step = BuildStep::new(format!("Fetching Debian's {name} for the tests"));
     fs::create_dir_all(folder)?;
     let download = || {
         let mut again = Command::new(command.get_program());

@@ -18,7 +18,7 @@ use std::{
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 
-use self::{facts::ObjectStats, stage::Stage, swap::Rebuilder, table::Table};
+use self::{facts::ObjectFacts, stage::DemoStage, swap::Rebuilder, table::Table};
 use crate::{
     cargo,
     components::{self, Guest},
@@ -27,7 +27,7 @@ use crate::{
 
 /// Options of the demo.
 #[derive(Args)]
-pub struct Options {
+pub struct DemoOptions {
     /// Pack to show.
     #[arg(value_enum, default_value = "concourse")]
     pack: Pack,
@@ -118,7 +118,7 @@ enum Output {
 }
 
 /// Runs the demo.
-pub fn run_demo(options: &Options) -> Result<ExitCode> {
+pub fn run_demo(options: &DemoOptions) -> Result<ExitCode> {
     // First, because it fails within seconds where a package can't be fetched.
     let servers = match options.pack {
         Pack::Concourse | Pack::Steps => Vec::new(),
@@ -130,7 +130,7 @@ pub fn run_demo(options: &Options) -> Result<ExitCode> {
         Pack::Concourse | Pack::Devops => None,
         Pack::Steps => steps::start_node()?,
     };
-    let mut stage = Stage::start(
+    let mut stage = DemoStage::start(
         options.pack,
         &Variation::of_demo(options.pack),
         &binaries,
@@ -144,12 +144,12 @@ pub fn run_demo(options: &Options) -> Result<ExitCode> {
     run_until_interrupt(&mut stage, options.pack)
 }
 
-fn all_ready(objects: &[ObjectStats]) -> bool {
+fn all_ready(objects: &[ObjectFacts]) -> bool {
     !objects.is_empty() && objects.iter().all(|object| object.ready)
 }
 
 /// Waits until all objects are Ready, then swaps a plugin. The exit code says whether both succeeded.
-fn run_once(stage: &mut Stage, options: &Options) -> Result<ExitCode> {
+fn run_once(stage: &mut DemoStage, options: &DemoOptions) -> Result<ExitCode> {
     let limit = Duration::from_secs(options.timeout);
     let began = Instant::now();
     let mut table = Table::new();
@@ -200,7 +200,7 @@ fn run_once(stage: &mut Stage, options: &Options) -> Result<ExitCode> {
 }
 
 /// Shows the table and rebuilds saved plugins until Ctrl-C.
-fn run_until_interrupt(stage: &mut Stage, pack: Pack) -> Result<ExitCode> {
+fn run_until_interrupt(stage: &mut DemoStage, pack: Pack) -> Result<ExitCode> {
     let _rebuilder = Rebuilder::start(pack, stage.plugin_folder())?;
     let mut table = Table::new();
     let mut hints_shown = false;
@@ -224,7 +224,7 @@ fn run_until_interrupt(stage: &mut Stage, pack: Pack) -> Result<ExitCode> {
     }
 }
 
-fn usage_hints(stage: &Stage, pack: Pack) -> Result<String> {
+fn usage_hints(stage: &DemoStage, pack: Pack) -> Result<String> {
     let folder = stage.folder().display();
     let guest = components::list_guests()?
         .into_iter()

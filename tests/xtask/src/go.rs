@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     paths,
     process::{Child, check_interrupt, read_tail},
-    progress::Step,
+    progress::BuildStep,
 };
 
 /// A Go program in `tests/NAME`.
@@ -47,7 +47,7 @@ impl GoProgram<'_> {
         }
         fs::create_dir_all(&folder)?;
         let lock = File::create(folder.join("lock"))?;
-        let step = Step::new(self.title.to_owned());
+        let step = BuildStep::new(self.title.to_owned());
         lock.lock()?;
         if !binary.is_file() {
             let partial = folder.join("partial");

@@ -20,7 +20,7 @@ pub use self::archive::{Image, machine_architecture};
 use crate::{
     cargo::{self, ImageBinary},
     components, paths,
-    progress::Step,
+    progress::BuildStep,
 };
 
 /// Name of the image of the host: `ostler:latest`, as containerd completes it.
@@ -48,7 +48,7 @@ pub enum Profile {
 
 /// Options of `cargo xtask image`.
 #[derive(clap::Args)]
-pub struct Options {
+pub struct ImageOptions {
     /// Packs whose components are in the plugin directory of the image, /plugins. Components of a registry need none.
     packs: Vec<String>,
     /// The image of the shim in the pods of Steps, in place of that of the host.
@@ -69,7 +69,7 @@ pub struct Options {
 }
 
 /// Builds an image, and prints its digest and size.
-pub fn build_image(options: &Options) -> Result<()> {
+pub fn build_image(options: &ImageOptions) -> Result<()> {
     let (default_name, default_file) = if options.shim {
         (SHIM_IMAGE, "steps-shim-image.tar")
     } else {
@@ -81,7 +81,7 @@ pub fn build_image(options: &Options) -> Result<()> {
         None => paths::create_target_subdir("")?.join(default_file),
     };
     let name = options.name.as_deref().unwrap_or(default_name);
-    let step = Step::new("Building the image");
+    let step = BuildStep::new("Building the image");
     let archive = image.write_archive(name, &output)?;
     step.finish("");
     if options.reproduce {
@@ -130,7 +130,7 @@ fn copy_sources() -> Result<TempDir> {
 }
 
 /// Builds the image of a checkout.
-fn build_image_of(checkout: &Path, options: &Options) -> Result<Image> {
+fn build_image_of(checkout: &Path, options: &ImageOptions) -> Result<Image> {
     if options.shim {
         let binary = ImageBinary {
             package: "steps-shim",
@@ -169,7 +169,7 @@ pub fn strip_binary(binary: &Path) -> Result<NamedTempFile> {
     Ok(stripped)
 }
 
-fn build_host_image(checkout: &Path, options: &Options) -> Result<Image> {
+fn build_host_image(checkout: &Path, options: &ImageOptions) -> Result<Image> {
     let mut plugins = Vec::new();
     if !options.packs.is_empty() {
         let built = components::build_components(|guest| options.packs.contains(&guest.pack))?;

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     image::{self, Image, Profile, machine_architecture},
     paths,
-    progress::Step,
+    progress::BuildStep,
 };
 
 /// Name of the binary, by which kubectl finds the plugin.
@@ -19,7 +19,7 @@ const BINARY: &str = "kubectl-ostler";
 
 /// Options of `cargo xtask krew`.
 #[derive(clap::Args)]
-pub struct Options {
+pub struct KrewOptions {
     /// Compilation of the command.
     #[arg(long, value_enum, default_value = "release")]
     profile: Profile,
@@ -33,9 +33,9 @@ pub struct Options {
 }
 
 /// Builds the archive and the manifest, and prints their paths.
-pub fn build_archive(options: &Options) -> Result<()> {
+pub fn build_archive(options: &KrewOptions) -> Result<()> {
     let binary = image::build_host_binary(paths::workspace_root(), options.profile)?;
-    let step = Step::new("Building the archive");
+    let step = BuildStep::new("Building the archive");
     let stripped = image::strip_binary(&binary)?;
     let license = paths::workspace_root().join("LICENSE");
     let archive = pack_files(stripped.path(), &license)?;

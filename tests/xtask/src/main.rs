@@ -48,11 +48,11 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Run Ostler with the plugins of a pack on an embedded API server, and watch objects become Ready.
-    Demo(demo::Options),
+    Demo(demo::DemoOptions),
     /// Build what the tests need and run them.
-    Test(suite::Options),
+    Test(suite::TestOptions),
     /// Benchmark Ostler and other operators with the same work on a real control plane.
-    Bench(bench::Options),
+    Bench(bench::BenchOptions),
     /// Build the plugins into WebAssembly components in target/components.
     Components {
         /// Packs to build (default: all).
@@ -65,11 +65,11 @@ enum Command {
         build: bool,
     },
     /// Run a real cluster of one node until Ctrl-C: control plane, kubelet, containerd and a bridge network. Needs root.
-    Node(node::Options),
+    Node(node::NodeOptions),
     /// Build an image of the host from scratch, as an OCI archive.
-    Image(image::Options),
+    Image(image::ImageOptions),
     /// Build the archive of `kubectl ostler` and its manifest for krew, in target/krew.
-    Krew(krew::Options),
+    Krew(krew::KrewOptions),
     /// Write crds/*.yaml from the Rust types.
     Crds {
         /// Write nothing, and fail if a file is out of date.

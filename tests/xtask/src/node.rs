@@ -17,13 +17,13 @@ use tempfile::TempDir;
 
 use self::runtime::{CONTAINERD_NAMESPACE, Containerd};
 use crate::{
-    control_plane::{self, ControlPlane, Settings, User, run_subcommand},
+    control_plane::{self, ControlPlane, ControlPlaneSettings, TokenUser, run_subcommand},
     debian,
     image::Image,
     namespaces::Namespaces,
     process::{Child, read_tail, wait_for_interrupt},
-    progress::Step,
-    registry::Registry,
+    progress::BuildStep,
+    registry::RunningRegistry,
 };
 
 /// Name of the node.
@@ -55,18 +55,18 @@ const PROXY_USER: &str = "system:kube-proxy";
 
 /// Options of `cargo xtask node`.
 #[derive(clap::Args)]
-pub struct Options {
+pub struct NodeOptions {
     /// Archive of an image to import, such as that of `cargo xtask image`. May be repeated.
     #[arg(long = "image", value_name = "FILE")]
     images: Vec<PathBuf>,
 }
 
 /// Runs a node until Ctrl-C.
-pub fn run_node(options: &Options) -> Result<()> {
+pub fn run_node(options: &NodeOptions) -> Result<()> {
     let began = Instant::now();
-    let mut node = Node::start(&control_plane::build_binary()?)?;
+    let mut node = RunningNode::start(&control_plane::build_binary()?)?;
     for image in &options.images {
-        let step = Step::new(format!("Importing {}", image.display()));
+        let step = BuildStep::new(format!("Importing {}", image.display()));
         node.import_image(image)?;
         step.finish("");
     }
@@ -83,12 +83,12 @@ pub fn run_node(options: &Options) -> Result<()> {
 }
 
 /// A running node with its control plane. Everything ends when it is dropped, containers included.
-pub struct Node {
+pub struct RunningNode {
     // Fields are dropped in this order. All processes end with the namespaces; the rest removes what is left of them.
     namespaces: Namespaces,
     processes: Vec<Child>,
     containerd: Option<Containerd>,
-    registry: Option<Registry>,
+    registry: Option<RunningRegistry>,
     control_plane: Option<ControlPlane>,
     _cgroups: Cgroups,
     folder: TempDir,
@@ -96,7 +96,7 @@ pub struct Node {
     pub ready_after: Duration,
 }
 
-impl Node {
+impl RunningNode {
     /// Starts a node and its control plane, and waits until it is Ready.
     pub fn start(binary: &Path) -> Result<Self> {
         let packages = find_or_fetch_packages()?;
@@ -124,9 +124,9 @@ impl Node {
         let [node_user, scheduler_user, proxy_user] =
             [node_user().as_str(), SCHEDULER_USER, PROXY_USER].map(|user| control_plane.kubeconfig_of(user));
 
-        let step = Step::new("Starting the node");
+        let step = BuildStep::new("Starting the node");
         step.set_status("registry and containerd");
-        let registry = Registry::start(node.namespaces.subnet().gateway(), node.folder.path())?;
+        let registry = RunningRegistry::start(node.namespaces.subnet().gateway(), node.folder.path())?;
         let registry = node.registry.insert(registry).address();
         let containerd = Containerd::start(node.folder.path(), &packages, &node.namespaces, registry)?;
         let socket = containerd.socket().to_owned();
@@ -204,16 +204,16 @@ impl Node {
     }
 
     /// Returns the settings of a control plane with nodes: all controllers, authorization and admission as usual.
-    fn control_plane_settings(&self, certificate: &str, key: &str) -> Result<Settings> {
+    fn control_plane_settings(&self, certificate: &str, key: &str) -> Result<ControlPlaneSettings> {
         let subnet = self.namespaces.subnet();
-        Ok(Settings {
+        Ok(ControlPlaneSettings {
             parent: self.folder.path().to_owned(),
             address: subnet.node(),
             namespaces: Some(self.namespaces.handle().clone()),
             users: vec![
-                User::new(&node_user(), "system:nodes")?,
-                User::new(SCHEDULER_USER, "system:authenticated")?,
-                User::new(PROXY_USER, "system:node-proxier")?,
+                TokenUser::new(&node_user(), "system:nodes")?,
+                TokenUser::new(SCHEDULER_USER, "system:authenticated")?,
+                TokenUser::new(PROXY_USER, "system:node-proxier")?,
             ],
             apiserver_flags: vec![
                 "--authorization-mode=Node,RBAC".into(),
@@ -290,7 +290,7 @@ impl Node {
     /// Pushes an image to the registry under a name and tag, and keeps nothing of it on the node. Returns the whole name.
     pub fn push_image(&self, name: &str, image: &Image) -> Result<String> {
         let name = format!("{}/{name}", self.registry()?);
-        let step = Step::new(format!("Pushing {name}"));
+        let step = BuildStep::new(format!("Pushing {name}"));
         let archive = self.folder.path().join("pushed.tar");
         image.write_archive(&name, &archive)?;
         let containerd = self.containerd.as_ref().context("it has no containerd")?;
@@ -302,7 +302,7 @@ impl Node {
 
     /// Writes images to archives, and imports them under these names.
     pub fn import_images(&self, images: Vec<(&str, Image)>) -> Result<()> {
-        let step = Step::new("Importing the images");
+        let step = BuildStep::new("Importing the images");
         let folder = tempfile::tempdir()?;
         for (name, image) in images {
             step.set_status(name.to_owned());
@@ -332,7 +332,9 @@ impl Node {
         self.containerd
             .iter_mut()
             .try_for_each(Containerd::check_running)?;
-        self.registry.iter_mut().try_for_each(Registry::check_running)?;
+        self.registry
+            .iter_mut()
+            .try_for_each(RunningRegistry::check_running)?;
         self.control_plane
             .iter_mut()
             .try_for_each(ControlPlane::check_running)

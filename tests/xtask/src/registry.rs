@@ -19,12 +19,12 @@ const REGISTRY_PACKAGE: &str = "docker-registry";
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A running registry without authentication, by plain HTTP.
-pub struct Registry {
+pub struct RunningRegistry {
     process: Child,
     address: SocketAddr,
 }
 
-impl Registry {
+impl RunningRegistry {
     /// Starts a registry at a port of the kernel's choice, with its data in a folder that exists.
     pub fn start(address: Ipv4Addr, folder: &Path) -> Result<Self> {
         // JSON is valid YAML.

@@ -23,8 +23,8 @@ use self::{
         ARGO_CD_VARIABLE, BROWSER_VARIABLE, COMPONENTS_VARIABLE, HELM_VARIABLE, HOST_VARIABLE,
         KUBECONFIG_VARIABLE, KUSTOMIZE_VARIABLE, NODE_KUBECONFIG_VARIABLE, NODE_REGISTRY_VARIABLE, Variables,
     },
-    report::{Output, Report, Results},
-    selection::{Selection, Tier},
+    report::{Results, SuiteReport, TestOutput},
+    selection::{TestSelection, Tier},
 };
 use crate::{
     argocd,
@@ -40,7 +40,7 @@ use crate::{
 
 /// Options of `cargo xtask test`.
 #[derive(Args)]
-pub struct Options {
+pub struct TestOptions {
     /// Tiers in full: pure, embedded, hostile, real, node, argocd or all; without any, what a change must pass. Then parts of test
     /// names: `embedded deletion::`.
     #[arg(value_name = "TIER|NAME")]
@@ -60,7 +60,7 @@ pub struct Options {
     release: bool,
 }
 
-impl Options {
+impl TestOptions {
     fn lints(&self) -> Lints {
         if self.lint { Lints::Clippy } else { Lints::Rustc }
     }
@@ -72,9 +72,9 @@ const SCENARIO_THREADS: &str = "--test-threads=8";
 const MAX_RERUNS: usize = 20;
 
 /// Builds what the selected tests need, runs them, and prints the results.
-pub fn run_suite(options: &Options) -> Result<ExitCode> {
-    let selection = Selection::parse(&options.words)?;
-    let report = thread::scope(|scope| -> Result<Report> {
+pub fn run_suite(options: &TestOptions) -> Result<ExitCode> {
+    let selection = TestSelection::parse(&options.words)?;
+    let report = thread::scope(|scope| -> Result<SuiteReport> {
         // The Go build takes minutes and runs beside the Rust build.
         let control_plane = selection
             .needs_control_plane()
@@ -90,7 +90,7 @@ pub fn run_suite(options: &Options) -> Result<ExitCode> {
             selection: &selection,
             options,
             variables,
-            report: Report::default(),
+            report: SuiteReport::default(),
         };
         ensure!(
             suite.is_selected_any(),
@@ -160,11 +160,11 @@ impl ListedExecutable {
 
 /// A run of the suite.
 struct Suite<'a> {
-    selection: &'a Selection,
-    options: &'a Options,
+    selection: &'a TestSelection,
+    options: &'a TestOptions,
     variables: Variables,
     executables: Vec<ListedExecutable>,
-    report: Report,
+    report: SuiteReport,
 }
 
 impl Suite<'_> {
@@ -341,11 +341,11 @@ impl Suite<'_> {
     }
 
     /// Adds the results of an executable, and returns the tests of it that failed.
-    fn add_results(&mut self, results: Results, succeeded: bool, name: &str) -> Vec<Output> {
+    fn add_results(&mut self, results: Results, succeeded: bool, name: &str) -> Vec<TestOutput> {
         self.report.add_passed(results.passed);
         // It crashed, or does not compile.
         if !succeeded && (results.failures.is_empty() || !results.is_complete) {
-            self.report.add_failure(Output {
+            self.report.add_failure(TestOutput {
                 test: name.to_owned(),
                 lines: vec!["it ended before its tests did: see above".to_owned()],
             });

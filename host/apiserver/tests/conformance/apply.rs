@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::target::{Place, Target};
+use crate::target::{ConformanceTarget, Place};
 
 fn manager<'a>(object: &'a Value, name: &str, operation: &str) -> &'a Value {
     let all = object["metadata"]["managedFields"]
@@ -13,7 +13,7 @@ fn manager<'a>(object: &'a Value, name: &str, operation: &str) -> &'a Value {
         .unwrap_or_else(|| panic!("no {name} in {all:?}"))
 }
 
-pub async fn applied_field_is_owned_shared_and_released(target: &Target) {
+pub async fn applied_field_is_owned_shared_and_released(target: &ConformanceTarget) {
     let place = Place::new(target).await;
     let path = place.path("a");
     let created = target
@@ -116,7 +116,7 @@ pub async fn applied_field_is_owned_shared_and_released(target: &Target) {
     assert_eq!(invalid.code, 422, "{}", invalid.body);
 }
 
-pub async fn apply_conflict_is_reported_and_can_be_forced(target: &Target) {
+pub async fn apply_conflict_is_reported_and_can_be_forced(target: &ConformanceTarget) {
     let place = Place::new(target).await;
     let path = place.path("a");
     target
@@ -171,7 +171,7 @@ pub async fn apply_conflict_is_reported_and_can_be_forced(target: &Target) {
     );
 }
 
-pub async fn applied_lists_merge_by_key(target: &Target) {
+pub async fn applied_lists_merge_by_key(target: &ConformanceTarget) {
     let place = Place::new(target).await;
     let path = place.path("a");
     target
@@ -252,7 +252,7 @@ pub async fn applied_lists_merge_by_key(target: &Target) {
         .expect(200);
 }
 
-pub async fn status_is_applied_by_its_subresource_only(target: &Target) {
+pub async fn status_is_applied_by_its_subresource_only(target: &ConformanceTarget) {
     let place = Place::new(target).await;
     place.create(target, "a", json!({"size": 1})).await;
     let status = format!("{}/status", place.path("a"));
@@ -292,7 +292,7 @@ pub async fn status_is_applied_by_its_subresource_only(target: &Target) {
         .expect(404);
 }
 
-pub async fn update_takes_over_field_ownership(target: &Target) {
+pub async fn update_takes_over_field_ownership(target: &ConformanceTarget) {
     let place = Place::new(target).await;
     let created = place.create(target, "a", json!({"size": 1})).await;
     let entry = manager(&created, "conformance", "Update");

@@ -1,15 +1,15 @@
 //! The stand-ins for the controllers of workloads and Services.
 
-use ostler_apiserver::{Options, Server};
+use ostler_apiserver::{EmbeddedServer, ServerOptions};
 use serde_json::{Value, json};
 
-use crate::lists::Events;
-use crate::target::{Place, Target, embedded_with};
+use crate::lists::WatchEvents;
+use crate::target::{ConformanceTarget, Place, embedded_with};
 
-async fn start() -> (Server, Target, Place) {
-    let (server, target) = embedded_with(Options {
+async fn start() -> (EmbeddedServer, ConformanceTarget, Place) {
+    let (server, target) = embedded_with(ServerOptions {
         controllers: true,
-        ..Options::default()
+        ..ServerOptions::default()
     })
     .await;
     let place = Place::new(&target).await;
@@ -30,9 +30,14 @@ impl Paths<'_> {
 }
 
 /// Follows an object until a condition holds, and returns it.
-async fn wait_until(target: &Target, collection: &str, name: &str, holds: impl Fn(&Value) -> bool) -> Value {
+async fn wait_until(
+    target: &ConformanceTarget,
+    collection: &str,
+    name: &str,
+    holds: impl Fn(&Value) -> bool,
+) -> Value {
     let path = format!("{collection}?watch=true&fieldSelector=metadata.name={name}");
-    let mut events = Events::open(target, &path).await;
+    let mut events = WatchEvents::open(target, &path).await;
     loop {
         let event = events.next().await.expect("an event");
         if holds(&event["object"]) {
@@ -206,7 +211,7 @@ async fn service_has_the_endpoints_of_its_ready_pods() {
         .delete(&format!("{services}/web"), &json!({}))
         .await
         .expect(200);
-    let mut events = Events::open(&target, &format!("{slices}?watch=true")).await;
+    let mut events = WatchEvents::open(&target, &format!("{slices}?watch=true")).await;
     loop {
         let left = target.get(&slices).await.expect(200);
         if left["items"].as_array().is_some_and(Vec::is_empty) {

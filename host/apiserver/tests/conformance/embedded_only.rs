@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use ostler_apiserver::{Effect, Fault, Match, Options, Server};
+use ostler_apiserver::{Effect, EmbeddedServer, Match, RequestFault, ServerOptions};
 use reqwest::Method;
 use serde_json::json;
 
-use crate::lists::Events;
-use crate::target::{Place, Target, embedded, embedded_with};
+use crate::lists::WatchEvents;
+use crate::target::{ConformanceTarget, Place, embedded, embedded_with};
 
 #[tokio::test]
 async fn fault_applies_to_matching_requests() {
@@ -24,7 +24,7 @@ async fn fault_applies_to_matching_requests() {
     };
     server
         .faults()
-        .add(Fault {
+        .add(RequestFault {
             matches: lists.clone(),
             times: Some(1),
             effect: respond,
@@ -41,7 +41,7 @@ async fn fault_applies_to_matching_requests() {
     target.get(&place.things()).await.expect(200);
     server
         .faults()
-        .add(Fault {
+        .add(RequestFault {
             matches: lists,
             times: Some(1),
             effect: Effect::Drop,
@@ -54,7 +54,7 @@ async fn fault_applies_to_matching_requests() {
     };
     server
         .faults()
-        .add(Fault {
+        .add(RequestFault {
             matches: creates,
             times: Some(1),
             effect: Effect::DropAnswer,
@@ -83,7 +83,7 @@ async fn cut_watch_breaks_and_compaction_expires_versions() {
     let (server, target) = embedded().await;
     let place = Place::new(&target).await;
     place.create(&target, "a", json!({})).await;
-    let mut events = Events::open(&target, &format!("{}?watch=true", place.things())).await;
+    let mut events = WatchEvents::open(&target, &format!("{}?watch=true", place.things())).await;
     events.change().await;
     server.faults().cut_watches();
     assert_eq!(events.next().await, None);
@@ -99,7 +99,7 @@ async fn cut_watch_breaks_and_compaction_expires_versions() {
         .expect(200);
     server.compact();
     let since = list["metadata"]["resourceVersion"].as_str().unwrap();
-    let mut late = Events::open(
+    let mut late = WatchEvents::open(
         &target,
         &format!("{}?watch=true&resourceVersion={since}", place.things()),
     )
@@ -127,13 +127,15 @@ async fn server_started_from_another_one_has_its_objects_and_goes_on_by_itself()
     let (origin, first) = embedded().await;
     let place = Place::new(&first).await;
     let created = place.create(&first, "a", json!({})).await;
-    let server = Server::start_from(Options::default(), &origin).await.unwrap();
-    let second = Target::of(&server);
+    let server = EmbeddedServer::start_from(ServerOptions::default(), &origin)
+        .await
+        .unwrap();
+    let second = ConformanceTarget::of(&server);
     assert_eq!(second.get(&place.path("a")).await.expect(200), created);
     let list = second.get(&place.things()).await.expect(200);
     let since = list["metadata"]["resourceVersion"].as_str().unwrap();
     let watch = format!("{}?watch=true&resourceVersion={since}", place.things());
-    let mut events = Events::open(&second, &watch).await;
+    let mut events = WatchEvents::open(&second, &watch).await;
     place.create(&second, "b", json!({})).await;
     assert_eq!(events.change().await, ("ADDED".into(), "b".into()));
     first.get(&place.path("b")).await.expect(404);
@@ -145,9 +147,9 @@ async fn server_started_from_another_one_has_its_objects_and_goes_on_by_itself()
 
 #[tokio::test]
 async fn history_is_bounded() {
-    let (server, target) = embedded_with(Options {
+    let (server, target) = embedded_with(ServerOptions {
         history: 3,
-        ..Options::default()
+        ..ServerOptions::default()
     })
     .await;
     let place = Place::new(&target).await;
@@ -159,7 +161,7 @@ async fn history_is_bounded() {
             .expect(200);
     }
     let since = first["metadata"]["resourceVersion"].as_str().unwrap();
-    let mut events = Events::open(
+    let mut events = WatchEvents::open(
         &target,
         &format!("{}?watch=true&resourceVersion={since}", place.things()),
     )
@@ -173,7 +175,7 @@ async fn restart_closes_connections_and_keeps_data() {
     let (server, target) = embedded().await;
     let place = Place::new(&target).await;
     place.create(&target, "a", json!({})).await;
-    let mut events = Events::open(&target, &format!("{}?watch=true", place.things())).await;
+    let mut events = WatchEvents::open(&target, &format!("{}?watch=true", place.things())).await;
     events.change().await;
     server.faults().refuse_connections(true);
     assert_eq!(events.next().await, None);

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::target::{Place, Target, unique};
+use crate::target::{ConformanceTarget, Place, unique};
 
-pub async fn finalizer_defers_deletion(target: &Target) {
+pub async fn finalizer_defers_deletion(target: &ConformanceTarget) {
     let place = Place::new(target).await;
     let mut held = place.thing("a", json!({}));
     held["metadata"]["finalizers"] = json!(["ostler.dev/hold"]);
@@ -68,9 +68,9 @@ fn owned_by(mut object: Value, owner: &Value, blocks: bool) -> Value {
     object
 }
 
-pub async fn deleted_owner_deletes_dependents(target: &Target) {
+pub async fn deleted_owner_deletes_dependents(target: &ConformanceTarget) {
     let place = Place::new(target).await;
-    let gone = |answer: &crate::target::Answer| answer.code == 404;
+    let gone = |answer: &crate::target::ObservedResponse| answer.code == 404;
 
     let parent = place.create(target, "parent", json!({})).await;
     target
@@ -138,7 +138,7 @@ pub async fn deleted_owner_deletes_dependents(target: &Target) {
     target.until(&place.path("foundling"), gone).await;
 }
 
-pub async fn deleted_namespace_deletes_its_contents(target: &Target) {
+pub async fn deleted_namespace_deletes_its_contents(target: &ConformanceTarget) {
     let place = Place::new(target).await;
     let mut held = place.thing("a", json!({}));
     held["metadata"]["finalizers"] = json!(["ostler.dev/hold"]);
@@ -193,7 +193,7 @@ pub async fn deleted_namespace_deletes_its_contents(target: &Target) {
     target.until(&path, |answer| answer.code == 404).await;
 }
 
-pub async fn deletion_checks_preconditions(target: &Target) {
+pub async fn deletion_checks_preconditions(target: &ConformanceTarget) {
     let place = Place::new(target).await;
     let created = place.create(target, "a", json!({})).await;
     let other = target
@@ -255,7 +255,7 @@ fn pod(name: &str) -> Value {
 }
 
 /// Creates a pod and binds it to a node, which need not exist.
-async fn create_bound_pod(target: &Target, pods: &str, name: &str) {
+async fn create_bound_pod(target: &ConformanceTarget, pods: &str, name: &str) {
     target.post(pods, &pod(name)).await.expect(201);
     let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
         "target": {"apiVersion": "v1", "kind": "Node", "name": "node-1"}});
@@ -269,7 +269,7 @@ async fn create_bound_pod(target: &Target, pods: &str, name: &str) {
     target.post(&path, &binding).await.expect(409);
 }
 
-pub async fn resize_of_a_pod_takes_resources_alone(target: &Target) {
+pub async fn resize_of_a_pod_takes_resources_alone(target: &ConformanceTarget) {
     let place = Place::new(target).await;
     let pods = format!("/api/v1/namespaces/{}/pods", place.namespace);
     let mut created = pod("a");
@@ -312,7 +312,7 @@ pub async fn resize_of_a_pod_takes_resources_alone(target: &Target) {
         .expect(404);
 }
 
-pub async fn log_of_a_pod_without_a_node_is_empty(target: &Target) {
+pub async fn log_of_a_pod_without_a_node_is_empty(target: &ConformanceTarget) {
     let place = Place::new(target).await;
     let pods = format!("/api/v1/namespaces/{}/pods", place.namespace);
     let mut created = pod("a");
@@ -338,7 +338,7 @@ pub async fn log_of_a_pod_without_a_node_is_empty(target: &Target) {
     target.get(&format!("{pods}/absent/log")).await.expect(404);
 }
 
-pub async fn token_of_a_service_account_is_reviewed_with_its_rights(target: &Target) {
+pub async fn token_of_a_service_account_is_reviewed_with_its_rights(target: &ConformanceTarget) {
     let place = Place::new(target).await;
     let accounts = place.core("serviceaccounts");
     let account = target
@@ -428,7 +428,7 @@ pub async fn token_of_a_service_account_is_reviewed_with_its_rights(target: &Tar
     }
 }
 
-pub async fn pod_on_a_node_stays_until_its_kubelet_removes_it(target: &Target) {
+pub async fn pod_on_a_node_stays_until_its_kubelet_removes_it(target: &ConformanceTarget) {
     let place = Place::new(target).await;
     let pods = format!("/api/v1/namespaces/{}/pods", place.namespace);
     create_bound_pod(target, &pods, "a").await;
@@ -478,7 +478,7 @@ pub async fn pod_on_a_node_stays_until_its_kubelet_removes_it(target: &Target) {
     target.get(&path).await.expect(404);
 }
 
-pub async fn pod_without_a_node_is_removed_at_once(target: &Target) {
+pub async fn pod_without_a_node_is_removed_at_once(target: &ConformanceTarget) {
     let place = Place::new(target).await;
     let pods = format!("/api/v1/namespaces/{}/pods", place.namespace);
     target.post(&pods, &pod("a")).await.expect(201);

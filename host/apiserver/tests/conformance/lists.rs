@@ -5,16 +5,16 @@ use std::time::Duration;
 use reqwest::{Method, Response};
 use serde_json::{Value, json};
 
-use crate::target::{Place, Target};
+use crate::target::{ConformanceTarget, Place};
 
 /// A watch, event by event.
-pub struct Events {
+pub struct WatchEvents {
     response: Response,
     buffer: Vec<u8>,
 }
 
-impl Events {
-    pub async fn open(target: &Target, path: &str) -> Self {
+impl WatchEvents {
+    pub async fn open(target: &ConformanceTarget, path: &str) -> Self {
         let response = target
             .request(Method::GET, path)
             .send()
@@ -76,13 +76,13 @@ fn names(list: &Value) -> Vec<&str> {
         .collect()
 }
 
-async fn labelled(target: &Target, place: &Place, name: &str, label: &str) {
+async fn labelled(target: &ConformanceTarget, place: &Place, name: &str, label: &str) {
     let mut thing = place.thing(name, json!({"mode": if name == "a" { "fast" } else { "slow" }}));
     thing["metadata"]["labels"] = json!({"l": label});
     target.post(&place.things(), &thing).await.expect(201);
 }
 
-pub async fn selectors_filter_lists(target: &Target) {
+pub async fn selectors_filter_lists(target: &ConformanceTarget) {
     let place = Place::new(target).await;
     for (name, label) in [("a", "1"), ("b", "2"), ("c", "3")] {
         labelled(target, &place, name, label).await;
@@ -132,7 +132,7 @@ pub async fn selectors_filter_lists(target: &Target) {
     );
 }
 
-pub async fn pages_show_one_snapshot(target: &Target) {
+pub async fn pages_show_one_snapshot(target: &ConformanceTarget) {
     let place = Place::new(target).await;
     for name in ["a", "b", "c", "d", "e"] {
         labelled(target, &place, name, "1").await;
@@ -222,7 +222,7 @@ pub async fn pages_show_one_snapshot(target: &Target) {
     );
 }
 
-pub async fn table_has_columns_of_the_definition(target: &Target) {
+pub async fn table_has_columns_of_the_definition(target: &ConformanceTarget) {
     let place = Place::new(target).await;
     place.create(target, "a", json!({"url": "http://x"})).await;
     let table = |path: String| async move {
@@ -269,11 +269,11 @@ pub async fn table_has_columns_of_the_definition(target: &Target) {
     assert_eq!((&cells[1], &cells[2]), (&json!("Opaque"), &json!(1)));
 }
 
-pub async fn watch_delivers_changes_in_order(target: &Target) {
+pub async fn watch_delivers_changes_in_order(target: &ConformanceTarget) {
     let place = Place::new(target).await;
     let created = place.create(target, "a", json!({})).await;
     let since = created["metadata"]["resourceVersion"].as_str().unwrap();
-    let mut events = Events::open(
+    let mut events = WatchEvents::open(
         target,
         &format!(
             "{}?watch=true&resourceVersion={since}&allowWatchBookmarks=true&timeoutSeconds=3",
@@ -323,7 +323,7 @@ pub async fn watch_delivers_changes_in_order(target: &Target) {
     }
     assert!(bookmarks > 0, "time is up only after a bookmark");
 
-    let mut from_now = Events::open(target, &format!("{}?watch=true", place.things())).await;
+    let mut from_now = WatchEvents::open(target, &format!("{}?watch=true", place.things())).await;
     assert_eq!(
         from_now.change().await,
         pair("ADDED", "b"),
@@ -331,10 +331,10 @@ pub async fn watch_delivers_changes_in_order(target: &Target) {
     );
 }
 
-pub async fn watch_with_selector_reports_entering_and_leaving_objects(target: &Target) {
+pub async fn watch_with_selector_reports_entering_and_leaving_objects(target: &ConformanceTarget) {
     let place = Place::new(target).await;
     labelled(target, &place, "a", "no").await;
-    let mut events = Events::open(
+    let mut events = WatchEvents::open(
         target,
         &format!("{}?watch=true&labelSelector=l%3Dyes", place.things()),
     )
@@ -364,12 +364,12 @@ pub async fn watch_with_selector_reports_entering_and_leaving_objects(target: &T
     );
 }
 
-pub async fn initial_events_end_with_bookmark(target: &Target) {
+pub async fn initial_events_end_with_bookmark(target: &ConformanceTarget) {
     let place = Place::new(target).await;
     place.create(target, "a", json!({})).await;
     let query =
         "watch=true&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan";
-    let mut events = Events::open(target, &format!("{}?{query}", place.things())).await;
+    let mut events = WatchEvents::open(target, &format!("{}?{query}", place.things())).await;
     assert_eq!(events.change().await, pair("ADDED", "a"));
     let bookmark = loop {
         let event = events.next().await.expect("the stream goes on");

@@ -3,9 +3,9 @@
 use reqwest::Method;
 use serde_json::json;
 
-use crate::target::{Place, Target, unique, usual_version};
+use crate::target::{ConformanceTarget, Place, unique, usual_version};
 
-pub async fn discovery_lists_kinds(target: &Target) {
+pub async fn discovery_lists_kinds(target: &ConformanceTarget) {
     let place = Place::new(target).await;
     let version = target.get("/version").await.expect(200);
     assert_eq!(version["major"], "1");
@@ -55,7 +55,7 @@ pub async fn discovery_lists_kinds(target: &Target) {
     target.get("/apis/nobody.example.org/v1/things").await.expect(404);
 }
 
-pub async fn object_is_created_read_updated_and_deleted(target: &Target) {
+pub async fn object_is_created_read_updated_and_deleted(target: &ConformanceTarget) {
     let place = Place::new(target).await;
     let created = place.create(target, "a", json!({"url": "http://x"})).await;
     let metadata = &created["metadata"];
@@ -103,7 +103,7 @@ pub async fn object_is_created_read_updated_and_deleted(target: &Target) {
     target.get(&place.path("a")).await.expect(404);
 }
 
-pub async fn failed_request_gives_status_with_code_and_reason(target: &Target) {
+pub async fn failed_request_gives_status_with_code_and_reason(target: &ConformanceTarget) {
     let place = Place::new(target).await;
     let missing = target.get(&place.path("nobody")).await.expect(404);
     assert_eq!(
@@ -232,7 +232,7 @@ pub async fn failed_request_gives_status_with_code_and_reason(target: &Target) {
     );
 }
 
-pub async fn generation_counts_status_changes_without_the_subresource(target: &Target) {
+pub async fn generation_counts_status_changes_without_the_subresource(target: &ConformanceTarget) {
     let mut version = usual_version();
     version.as_object_mut().unwrap().remove("subresources");
     let place = Place::with_versions(target, json!([version])).await;
@@ -248,7 +248,7 @@ pub async fn generation_counts_status_changes_without_the_subresource(target: &T
     }
 }
 
-pub async fn generation_counts_spec_changes(target: &Target) {
+pub async fn generation_counts_spec_changes(target: &ConformanceTarget) {
     let place = Place::new(target).await;
     let mut born = place.thing("a", json!({}));
     born["status"] = json!({"phase": "Invented"});
@@ -297,7 +297,7 @@ pub async fn generation_counts_spec_changes(target: &Target) {
     );
 }
 
-pub async fn secret_string_data_becomes_data(target: &Target) {
+pub async fn secret_string_data_becomes_data(target: &ConformanceTarget) {
     let place = Place::new(target).await;
     let secret = json!({"metadata": {"name": "s"}, "stringData": {"a": "b"}, "data": {"c": "ZA=="}});
     let created = target.post(&place.core("secrets"), &secret).await.expect(201);
@@ -331,7 +331,7 @@ pub async fn secret_string_data_becomes_data(target: &Target) {
     assert_eq!(bad["details"]["causes"][0]["field"], "data[a/b]");
 }
 
-pub async fn patch_types_change_objects(target: &Target) {
+pub async fn patch_types_change_objects(target: &ConformanceTarget) {
     let place = Place::new(target).await;
     place
         .create(target, "a", json!({"size": 1, "url": "http://x", "tags": ["a"]}))
@@ -398,7 +398,7 @@ pub async fn patch_types_change_objects(target: &Target) {
     assert_eq!(strategic["data"], json!({"b": "2", "c": "3"}));
 }
 
-pub async fn unchanged_update_keeps_resource_version(target: &Target) {
+pub async fn unchanged_update_keeps_resource_version(target: &ConformanceTarget) {
     let place = Place::new(target).await;
     let created = place.create(target, "a", json!({"size": 1})).await;
     assert_eq!(target.put(&place.path("a"), &created).await.expect(200), created);
@@ -423,7 +423,7 @@ pub async fn unchanged_update_keeps_resource_version(target: &Target) {
     );
 }
 
-pub async fn dry_run_stores_nothing(target: &Target) {
+pub async fn dry_run_stores_nothing(target: &ConformanceTarget) {
     let place = Place::new(target).await;
     target
         .post(

@@ -2,9 +2,9 @@
 
 use serde_json::json;
 
-use crate::target::{Place, Target, usual_version};
+use crate::target::{ConformanceTarget, Place, usual_version};
 
-pub async fn invalid_object_is_refused_with_field_paths(target: &Target) {
+pub async fn invalid_object_is_refused_with_field_paths(target: &ConformanceTarget) {
     let place = Place::new(target).await;
     for (spec, message) in [
         (
@@ -83,7 +83,7 @@ pub async fn invalid_object_is_refused_with_field_paths(target: &Target) {
     place.create(target, "b", json!({"port": 80})).await;
 }
 
-pub async fn unknown_fields_follow_field_validation(target: &Target) {
+pub async fn unknown_fields_follow_field_validation(target: &ConformanceTarget) {
     let place = Place::new(target).await;
     let thing = place.thing("a", json!({"typo": 1, "free": {"any": {"thing": 1}}}));
     let strict = target
@@ -135,7 +135,7 @@ pub async fn unknown_fields_follow_field_validation(target: &Target) {
     );
 }
 
-pub async fn defaults_are_applied(target: &Target) {
+pub async fn defaults_are_applied(target: &ConformanceTarget) {
     let place = Place::new(target).await;
     assert_eq!(
         place.create(target, "a", json!({})).await["spec"],
@@ -151,7 +151,7 @@ pub async fn defaults_are_applied(target: &Target) {
     );
 }
 
-pub async fn transition_rules_compare_with_old_object(target: &Target) {
+pub async fn transition_rules_compare_with_old_object(target: &ConformanceTarget) {
     let mut version = usual_version();
     version["schema"]["openAPIV3Schema"]["properties"]["spec"]["x-kubernetes-validations"] = json!([
         {"rule": "!has(self.size) || self.size != 5", "message": "not five"},
@@ -185,7 +185,7 @@ pub async fn transition_rules_compare_with_old_object(target: &Target) {
         .expect(200);
 }
 
-pub async fn all_served_versions_show_an_object(target: &Target) {
+pub async fn all_served_versions_show_an_object(target: &ConformanceTarget) {
     let mut older = usual_version();
     older["name"] = "v1beta1".into();
     older["storage"] = false.into();

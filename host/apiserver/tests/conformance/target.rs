@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ostler_apiserver::{Options, Server};
+use ostler_apiserver::{EmbeddedServer, ServerOptions};
 use reqwest::{Client, Method, RequestBuilder};
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 const WAIT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A server to talk to.
-pub struct Target {
+pub struct ConformanceTarget {
     pub url: String,
     token: Option<String>,
     client: Client,
@@ -18,13 +18,13 @@ pub struct Target {
 
 /// An answer: status code and body.
 #[derive(Debug)]
-pub struct Answer {
+pub struct ObservedResponse {
     pub code: u16,
     pub body: Value,
     pub warnings: Vec<String>,
 }
 
-impl Answer {
+impl ObservedResponse {
     /// The body of an answer with the expected code.
     #[track_caller]
     pub fn expect(self, code: u16) -> Value {
@@ -42,23 +42,23 @@ fn client() -> reqwest::ClientBuilder {
 }
 
 /// A fresh embedded server.
-pub async fn embedded() -> (Server, Target) {
-    embedded_with(Options {
+pub async fn embedded() -> (EmbeddedServer, ConformanceTarget) {
+    embedded_with(ServerOptions {
         bookmark_interval: Duration::from_millis(200),
-        ..Options::default()
+        ..ServerOptions::default()
     })
     .await
 }
 
 /// A fresh embedded server with options of its own.
-pub async fn embedded_with(options: Options) -> (Server, Target) {
-    let server = Server::start(options).await.expect("the server starts");
-    let target = Target::of(&server);
+pub async fn embedded_with(options: ServerOptions) -> (EmbeddedServer, ConformanceTarget) {
+    let server = EmbeddedServer::start(options).await.expect("the server starts");
+    let target = ConformanceTarget::of(&server);
     (server, target)
 }
 
 /// The real server that `OSTLER_TEST_KUBECONFIG` names.
-pub fn real() -> Target {
+pub fn real() -> ConformanceTarget {
     let path = std::env::var("OSTLER_TEST_KUBECONFIG")
         .expect("OSTLER_TEST_KUBECONFIG must name a kubeconfig: cargo xtask test real");
     let text = std::fs::read_to_string(&path).expect("the kubeconfig is readable");
@@ -90,7 +90,7 @@ pub fn real() -> Target {
             builder = builder.add_root_certificate(certificate);
         }
     }
-    Target {
+    ConformanceTarget {
         url: cluster["server"]
             .as_str()
             .expect("the kubeconfig names a server")
@@ -101,9 +101,9 @@ pub fn real() -> Target {
     }
 }
 
-impl Target {
+impl ConformanceTarget {
     /// An embedded server.
-    pub fn of(server: &Server) -> Self {
+    pub fn of(server: &EmbeddedServer) -> Self {
         Self {
             url: server.url(),
             token: None,
@@ -119,7 +119,7 @@ impl Target {
         }
     }
 
-    pub async fn send(&self, request: RequestBuilder) -> Answer {
+    pub async fn send(&self, request: RequestBuilder) -> ObservedResponse {
         let response = request.send().await.expect("the server answers");
         let code = response.status().as_u16();
         let warnings = response
@@ -130,14 +130,14 @@ impl Target {
             .collect();
         let text = response.text().await.expect("the answer is text");
         let body = serde_json::from_str(&text).unwrap_or(Value::String(text));
-        Answer { code, body, warnings }
+        ObservedResponse { code, body, warnings }
     }
 
-    pub async fn get(&self, path: &str) -> Answer {
+    pub async fn get(&self, path: &str) -> ObservedResponse {
         self.send(self.request(Method::GET, path)).await
     }
 
-    pub async fn post(&self, path: &str, body: &Value) -> Answer {
+    pub async fn post(&self, path: &str, body: &Value) -> ObservedResponse {
         self.send(
             self.request(Method::POST, path)
                 .header("content-type", "application/json")
@@ -146,7 +146,7 @@ impl Target {
         .await
     }
 
-    pub async fn put(&self, path: &str, body: &Value) -> Answer {
+    pub async fn put(&self, path: &str, body: &Value) -> ObservedResponse {
         self.send(
             self.request(Method::PUT, path)
                 .header("content-type", "application/json")
@@ -155,7 +155,7 @@ impl Target {
         .await
     }
 
-    pub async fn delete(&self, path: &str, options: &Value) -> Answer {
+    pub async fn delete(&self, path: &str, options: &Value) -> ObservedResponse {
         self.send(
             self.request(Method::DELETE, path)
                 .header("content-type", "application/json")
@@ -165,14 +165,14 @@ impl Target {
     }
 
     /// A patch: `json`, `merge` or `strategic-merge`.
-    pub async fn patch(&self, kind: &str, path: &str, body: &Value) -> Answer {
+    pub async fn patch(&self, kind: &str, path: &str, body: &Value) -> ObservedResponse {
         let request = self
             .request(Method::PATCH, path)
             .header("content-type", format!("application/{kind}-patch+json"));
         self.send(request.body(body.to_string())).await
     }
 
-    pub async fn apply(&self, path: &str, query: &str, body: &Value) -> Answer {
+    pub async fn apply(&self, path: &str, query: &str, body: &Value) -> ObservedResponse {
         let request = self
             .request(Method::PATCH, &format!("{path}?{query}"))
             .header("content-type", "application/apply-patch+yaml");
@@ -180,7 +180,7 @@ impl Target {
     }
 
     /// Repeats a request until its response satisfies the condition.
-    pub async fn until(&self, path: &str, wish: impl Fn(&Answer) -> bool) -> Answer {
+    pub async fn until(&self, path: &str, wish: impl Fn(&ObservedResponse) -> bool) -> ObservedResponse {
         let asking = async {
             loop {
                 let answer = self.get(path).await;
@@ -210,12 +210,12 @@ pub fn unique(prefix: &str) -> String {
 
 impl Place {
     /// Makes both, with the usual schema.
-    pub async fn new(target: &Target) -> Self {
+    pub async fn new(target: &ConformanceTarget) -> Self {
         Self::with_versions(target, json!([usual_version()])).await
     }
 
     /// Makes both, with these versions.
-    pub async fn with_versions(target: &Target, versions: Value) -> Self {
+    pub async fn with_versions(target: &ConformanceTarget, versions: Value) -> Self {
         let place = Self {
             namespace: unique("test-"),
             group: format!("{}.ostler.dev", unique("t")),
@@ -281,7 +281,7 @@ impl Place {
     }
 
     /// Creates a thing.
-    pub async fn create(&self, target: &Target, name: &str, spec: Value) -> Value {
+    pub async fn create(&self, target: &ConformanceTarget, name: &str, spec: Value) -> Value {
         target
             .post(&self.things(), &self.thing(name, spec))
             .await

@@ -10,13 +10,13 @@ use serde_json::value::RawValue;
 use tracing::warn;
 
 use crate::{
-    cache::store::{Change, Put, Query, Source, Store},
+    cache::store::{ListQuery, ObjectChange, Put, Store, VersionSource},
     client::api::{ApiError, parse_response, status_error},
-    kube::{key::ObjectRef, object::Object, scope::Scope},
+    kube::{key::ObjectRef, object::KubeObject, scope::Scope},
 };
 
 /// A callback for each change, in order per object. It must not block.
-pub type ChangeHandler = Arc<dyn Fn(Change, Source) + Send + Sync>;
+pub type ChangeHandler = Arc<dyn Fn(ObjectChange, VersionSource) + Send + Sync>;
 
 /// The path of one informer's objects into the store.
 pub(super) struct Ingest {
@@ -63,7 +63,7 @@ struct EventMeta {
 
 impl Ingest {
     /// Applies one watch event to the store.
-    pub(super) fn apply_event(&self, line: &[u8], source: Source) -> Result<WatchEvent, ApiError> {
+    pub(super) fn apply_event(&self, line: &[u8], source: VersionSource) -> Result<WatchEvent, ApiError> {
         let event: RawEvent = parse_response(line)?;
         let json = event.object.get();
         #[derive(Deserialize)]
@@ -81,7 +81,7 @@ impl Ingest {
                 }
             }
             "DELETED" => {
-                if let Ok((key, object)) = Object::parse(&self.scope.gvk, json.as_bytes()) {
+                if let Ok((key, object)) = KubeObject::parse(&self.scope.gvk, json.as_bytes()) {
                     let key = key.with_cluster(&self.scope.cluster);
                     let version = object.resource_version;
                     let change = self.store.remove(&self.scope, &key, &object.uid, version);
@@ -109,14 +109,14 @@ impl Ingest {
 
     /// Puts an object into the store. An unreadable one is skipped with a warning, so that it does not block its
     /// neighbours.
-    pub(super) fn apply_object(&self, json: &str, source: Source) -> Option<ObjectRef> {
-        match Object::parse(&self.scope.gvk, json.as_bytes()) {
+    pub(super) fn apply_object(&self, json: &str, source: VersionSource) -> Option<ObjectRef> {
+        match KubeObject::parse(&self.scope.gvk, json.as_bytes()) {
             Ok((key, object)) => {
                 let key = key.with_cluster(&self.scope.cluster);
                 let change = match self.store.put(&key, object, self.scope.projection, source) {
                     Put::Changed(change) => Some(change),
                     Put::Unchanged | Put::Unwatched(_) => None,
-                    Put::Superseded(newer) => Some(Change {
+                    Put::Superseded(newer) => Some(ObjectChange {
                         key: key.clone(),
                         old: Some(newer.clone()),
                         new: Some(newer),
@@ -134,9 +134,14 @@ impl Ingest {
 
     /// Ends a list as of `version`: cached objects that it did not contain were deleted while no watch ran. A version
     /// that is not a number orders nothing, so then no late write response is refused because of it.
-    pub(super) fn complete_list(&self, seen: &HashSet<ObjectRef>, version: Option<u64>, source: Source) {
+    pub(super) fn complete_list(
+        &self,
+        seen: &HashSet<ObjectRef>,
+        version: Option<u64>,
+        source: VersionSource,
+    ) {
         self.store.complete_list(&self.scope, version.unwrap_or(0));
-        for (key, object) in self.store.list(&self.scope, &Query::default()) {
+        for (key, object) in self.store.list(&self.scope, &ListQuery::default()) {
             if !seen.contains(&key) {
                 let as_of = version.unwrap_or(u64::MAX);
                 let change = self.store.remove(&self.scope, &key, &object.uid, as_of);
@@ -148,18 +153,18 @@ impl Ingest {
     /// Reports all cached objects as new: after a panic, changes may have been stored and not reported. An object whose
     /// report panics again is skipped.
     pub(super) fn report_all(&self) {
-        for (key, object) in self.store.list(&self.scope, &Query::default()) {
-            let change = Change {
+        for (key, object) in self.store.list(&self.scope, &ListQuery::default()) {
+            let change = ObjectChange {
                 key,
                 old: None,
                 new: Some(object),
             };
-            let report = || (self.handler)(change, Source::InitialList);
+            let report = || (self.handler)(change, VersionSource::InitialList);
             let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(report));
         }
     }
 
-    fn report_change(&self, change: Option<Change>, source: Source) {
+    fn report_change(&self, change: Option<ObjectChange>, source: VersionSource) {
         if let Some(change) = change {
             (self.handler)(change, source);
         }

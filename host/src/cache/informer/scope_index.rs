@@ -20,7 +20,7 @@ const MAX_NARROW_WATCHES: usize = 8;
 const MAX_REPLACING_WATCHES: usize = MAX_NARROW_WATCHES / 2;
 
 /// Progress of an informer, as far as the choice between informers needs it.
-pub(super) trait Progress {
+pub(super) trait InformerProgress {
     /// Returns true if its objects have been listed.
     fn is_synced(&self) -> bool;
 
@@ -116,7 +116,7 @@ impl<T> ScopeIndex<T> {
     }
 }
 
-impl<T: Progress> ScopeIndex<T> {
+impl<T: InformerProgress> ScopeIndex<T> {
     /// The scope that serves a read: its own if synced, else a synced one that covers it, else its own if it is there.
     /// For metadata a scope of full objects is preferred, because its informer is the one that reports changes.
     pub(super) fn find_serving<'a>(&'a self, scope: &'a Scope) -> Option<(&'a Scope, &'a T)> {
@@ -160,7 +160,7 @@ impl<T: Progress> ScopeIndex<T> {
                 }
                 wide
             });
-        let is_refused = |wide: &Scope| self.get(wide).is_some_and(Progress::is_refused);
+        let is_refused = |wide: &Scope| self.get(wide).is_some_and(InformerProgress::is_refused);
         wider
             .find(|wide| !is_refused(wide))
             .unwrap_or_else(|| scope.clone())
@@ -234,7 +234,7 @@ mod tests {
         Refused,
     }
 
-    impl Progress for State {
+    impl InformerProgress for State {
         fn is_synced(&self) -> bool {
             *self == Self::Synced
         }

@@ -24,12 +24,12 @@ use proptest::{prelude::*, test_runner::RngSeed};
 use serde_json::{Value, json};
 
 use self::{
-    model::{Model, Reading, SeenState, labels_except, owner},
-    server::{PendingRequest, Server, client, metadata},
+    model::{InformerModel, Reading, SeenState, labels_except, owner},
+    server::{FakeServer, PendingRequest, client, metadata},
 };
-use super::{ChangeHandler, Informers, JsonLines, Reader, ingest::Ingest};
+use super::{ChangeHandler, InformerReader, Informers, JsonLines, ingest::Ingest};
 use crate::{
-    cache::store::{Change, Query, Source, Store},
+    cache::store::{ListQuery, ObjectChange, Store, VersionSource},
     client::api::{ApiClient, ResponseBounds},
     effect::writer::ApiWriter,
     kube::{
@@ -91,21 +91,21 @@ struct Watch {
 }
 
 impl Watch {
-    fn relist(&mut self, server: &Server) {
+    fn relist(&mut self, server: &FakeServer) {
         let scope = &self.ingest.scope;
         self.list = Some((server.version, server.list(scope).into(), HashSet::new()));
     }
 
-    fn is_behind(&self, server: &Server) -> bool {
+    fn is_behind(&self, server: &FakeServer) -> bool {
         self.list.is_some() || self.at < server.version
     }
 
     /// Delivers the next list item or event.
-    fn deliver(&mut self, server: &Server) {
+    fn deliver(&mut self, server: &FakeServer) {
         let origin = if self.first {
-            Source::InitialList
+            VersionSource::InitialList
         } else {
-            Source::Relist
+            VersionSource::Relist
         };
         if let Some((version, left, seen)) = &mut self.list {
             match left.pop_front() {
@@ -125,7 +125,7 @@ impl Watch {
         if let Some(event) = event {
             let taken = self
                 .ingest
-                .apply_event(event.to_string().as_bytes(), Source::Watch);
+                .apply_event(event.to_string().as_bytes(), VersionSource::Watch);
             assert!(taken.is_ok(), "{event}");
         }
     }
@@ -133,8 +133,8 @@ impl Watch {
 
 /// The reconciling side, its server and its watches.
 struct Test {
-    model: Arc<Model>,
-    server: Server,
+    model: Arc<InformerModel>,
+    server: FakeServer,
     watches: Vec<Watch>,
     pending: Arc<Mutex<Vec<PendingRequest>>>,
 }
@@ -168,11 +168,11 @@ impl Test {
             }
         };
         let watches = own.into_iter().chain(reading.scopes()).map(watch).collect();
-        let mut server = Server::default();
+        let mut server = FakeServer::default();
         for name in OWNER_NAMES {
             server.create("Owner", name, json!({"v": 0}));
         }
-        let model = Model {
+        let model = InformerModel {
             reading,
             store: store.clone(),
             dispatcher: dispatcher.clone(),
@@ -285,7 +285,7 @@ impl Test {
             Step::Close if self.model.reading == Reading::Metadata && self.watches.len() == 3 => {
                 let closed = self.watches.remove(1).ingest;
                 for change in self.model.store.close_collection(&closed.scope) {
-                    (closed.handler)(change, Source::Relist);
+                    (closed.handler)(change, VersionSource::Relist);
                 }
             }
             Step::Close => {}
@@ -358,7 +358,7 @@ impl Test {
         let Self { model, server, .. } = self;
         // The store equals the server's state.
         for Watch { ingest, .. } in &self.watches {
-            let stored = model.store.list(&ingest.scope, &Query::default()).into_iter();
+            let stored = model.store.list(&ingest.scope, &ListQuery::default()).into_iter();
             let stored: BTreeMap<_, _> = stored
                 .map(|(key, o)| (key.name.to_string(), metadata(&o.to_value())))
                 .collect();
@@ -539,7 +539,7 @@ fn config_map_scope(namespace: &str) -> Scope {
 async fn informer_that_panics_is_restarted_and_reports_what_it_had_stored() {
     let (sender, mut reported) = tokio::sync::mpsc::unbounded_channel();
     let panicked = std::sync::atomic::AtomicBool::new(false);
-    let handler: ChangeHandler = Arc::new(move |change: Change, _| {
+    let handler: ChangeHandler = Arc::new(move |change: ObjectChange, _| {
         if !panicked.swap(true, std::sync::atomic::Ordering::Relaxed) {
             panic!("a bug");
         }
@@ -559,7 +559,7 @@ async fn plugin_starts_no_more_watches_than_its_limit() {
     let informers = Informers::new(client_of_one_config_map(), Arc::default(), Arc::new(|_, _| {}))
         .with_namespaces(NamespaceScope::new(&["confined".into()]));
     let (greedy, neighbour) = ("greedy".into(), "neighbour".into());
-    let reader = |plugin| Reader {
+    let reader = |plugin| InformerReader {
         plugin,
         max_watches: 3,
     };
@@ -601,7 +601,7 @@ async fn closed_informers_drop_their_objects_and_start_no_watch() {
         .wait_synced(&scope, Duration::from_secs(10))
         .await
         .expect("synced");
-    assert_eq!(store.list(&serving, &Query::default()).len(), 1);
+    assert_eq!(store.list(&serving, &ListQuery::default()).len(), 1);
     informers.close();
     assert_eq!((store.size().objects, informers.scopes().len()), (0, 0));
     for scope in [&scope, &config_map_scope("other")] {

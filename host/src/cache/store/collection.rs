@@ -7,22 +7,22 @@ use std::{
 };
 
 use super::{
-    Query,
+    ListQuery,
     indexes::{IndexTerm, Indexes},
 };
 use crate::kube::{
     key::{ObjectMap, ObjectRef},
-    object::Object,
+    object::KubeObject,
     scope::Scope,
 };
 
 /// The objects of one watch, ordered by namespace and name.
 pub(super) struct Collection {
     pub(super) scope: Scope,
-    pub(super) objects: BTreeMap<ObjectRef, Arc<Object>>,
+    pub(super) objects: BTreeMap<ObjectRef, Arc<KubeObject>>,
     /// The same objects: each reconcile looks up two or three, which takes a dozen comparisons in order, most of them with a
     /// cache miss.
-    by_key: ObjectMap<Arc<Object>>,
+    by_key: ObjectMap<Arc<KubeObject>>,
     /// Bytes of the JSON of the objects: counted as they change, since metrics are scraped while there are many.
     pub(super) bytes: usize,
     /// Indexes, each built when a list first selects by its term and maintained from then on.
@@ -102,7 +102,7 @@ impl Collection {
     pub(super) fn put(
         &mut self,
         key: &ObjectRef,
-        object: &Arc<Object>,
+        object: &Arc<KubeObject>,
         recency: Recency,
         delivery: Delivery,
     ) -> bool {
@@ -123,16 +123,16 @@ impl Collection {
         in_scope
     }
 
-    pub(super) fn get(&self, key: &ObjectRef) -> Option<&Arc<Object>> {
+    pub(super) fn get(&self, key: &ObjectRef) -> Option<&Arc<KubeObject>> {
         self.by_key.get(key)
     }
 
     /// The object with the cached copy of its key, which all collections share.
-    pub(super) fn get_key_value(&self, key: &ObjectRef) -> Option<(&ObjectRef, &Arc<Object>)> {
+    pub(super) fn get_key_value(&self, key: &ObjectRef) -> Option<(&ObjectRef, &Arc<KubeObject>)> {
         self.by_key.get_key_value(key)
     }
 
-    fn insert(&mut self, key: &ObjectRef, object: &Arc<Object>) {
+    fn insert(&mut self, key: &ObjectRef, object: &Arc<KubeObject>) {
         self.objects.insert(key.clone(), object.clone());
         let old = self.by_key.insert(key.clone(), object.clone());
         self.bytes += object.json.len();
@@ -140,7 +140,7 @@ impl Collection {
         self.indexes.on_change(key, old.as_deref(), Some(object));
     }
 
-    pub(super) fn remove(&mut self, key: &ObjectRef) -> Option<Arc<Object>> {
+    pub(super) fn remove(&mut self, key: &ObjectRef) -> Option<Arc<KubeObject>> {
         let object = self.by_key.remove(key)?;
         self.objects.remove(key);
         self.bytes -= object.json.len();
@@ -152,9 +152,9 @@ impl Collection {
     /// otherwise over all objects.
     pub(super) fn search<'a>(
         &'a self,
-        query: &Query<'a>,
+        query: &ListQuery<'a>,
         term: Option<&(IndexTerm, &str)>,
-    ) -> Box<dyn Iterator<Item = (&'a ObjectRef, &'a Arc<Object>)> + 'a> {
+    ) -> Box<dyn Iterator<Item = (&'a ObjectRef, &'a Arc<KubeObject>)> + 'a> {
         let at = |namespace: Arc<str>, name: Arc<str>| {
             let Scope { gvk, cluster, .. } = &self.scope;
             ObjectRef::new_in_cluster(gvk.clone(), cluster.clone(), namespace, name)

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::kube::{key::ObjectRef, object::Object};
+use crate::kube::{key::ObjectRef, object::KubeObject};
 
 /// Maximum number of indexes of a collection. Lists by further terms search all objects.
 const MAX_INDEXES: usize = 8;
@@ -28,7 +28,7 @@ pub(super) enum IndexTerm {
 }
 
 impl IndexTerm {
-    fn value_of(&self, object: &Object) -> Option<Box<str>> {
+    fn value_of(&self, object: &KubeObject) -> Option<Box<str>> {
         match self {
             Self::Label(key) => object.labels.get(key).map(Into::into),
             Self::Field(path) => Some(object.field_text(path).into()),
@@ -40,14 +40,14 @@ impl IndexTerm {
 type KeysByValue = HashMap<Box<str>, BTreeSet<ObjectRef>>;
 
 /// An object as it was when an index began to be built.
-pub(super) type Snapshot = Vec<(ObjectRef, Arc<Object>)>;
+pub(super) type IndexSnapshot = Vec<(ObjectRef, Arc<KubeObject>)>;
 
 /// An index that has been built and is not in its collection yet.
 pub(super) struct BuiltIndex(KeysByValue);
 
 impl BuiltIndex {
     /// Builds an index from a snapshot, without any lock.
-    pub(super) fn build(term: &IndexTerm, snapshot: &Snapshot) -> Self {
+    pub(super) fn build(term: &IndexTerm, snapshot: &IndexSnapshot) -> Self {
         let mut keys = KeysByValue::new();
         for (key, object) in snapshot {
             insert(&mut keys, term.value_of(object), key);
@@ -134,8 +134,8 @@ impl Indexes {
         &mut self,
         id: u64,
         built: BuiltIndex,
-        snapshot: &Snapshot,
-        objects: &BTreeMap<ObjectRef, Arc<Object>>,
+        snapshot: &IndexSnapshot,
+        objects: &BTreeMap<ObjectRef, Arc<KubeObject>>,
     ) {
         let Some(at) = self.pending.iter().position(|p| p.id == id) else {
             return;
@@ -159,7 +159,7 @@ impl Indexes {
     }
 
     /// Updates the indexes for a changed object.
-    pub(super) fn on_change(&mut self, key: &ObjectRef, old: Option<&Object>, new: Option<&Object>) {
+    pub(super) fn on_change(&mut self, key: &ObjectRef, old: Option<&KubeObject>, new: Option<&KubeObject>) {
         for pending in &mut self.pending {
             pending.changed.insert(key.clone());
         }
@@ -190,7 +190,7 @@ impl Indexes {
 }
 
 /// The value of each term in an object, which is parsed once for all of them.
-fn values_of(indexes: &[Index], object: &Object) -> Vec<Option<Box<str>>> {
+fn values_of(indexes: &[Index], object: &KubeObject) -> Vec<Option<Box<str>>> {
     let paths: Vec<&str> = indexes
         .iter()
         .filter_map(|index| match &index.term {
@@ -231,17 +231,17 @@ mod tests {
         IndexTerm::Field(path.into())
     }
 
-    fn object(name: &str, value: &str) -> (ObjectRef, Arc<Object>) {
+    fn object(name: &str, value: &str) -> (ObjectRef, Arc<KubeObject>) {
         let json = format!(r#"{{"metadata":{{"name":"{name}"}},"data":{{"v":"{value}"}}}}"#);
         let (key, object) =
-            Object::parse(&Gvk::new("", "v1", "ConfigMap"), json.as_bytes()).expect("an object");
+            KubeObject::parse(&Gvk::new("", "v1", "ConfigMap"), json.as_bytes()).expect("an object");
         (key, Arc::new(object))
     }
 
     #[test]
     fn index_completed_after_changes_equals_one_built_from_the_result() {
         let term = field("data.v");
-        let snapshot: Snapshot = ["a", "b", "c"].map(|name| object(name, "1")).into();
+        let snapshot: IndexSnapshot = ["a", "b", "c"].map(|name| object(name, "1")).into();
         let mut objects: BTreeMap<_, _> = snapshot.iter().cloned().collect();
         let mut indexes = Indexes::default();
         assert!(indexes.reserve(&term, 1, Instant::now()));

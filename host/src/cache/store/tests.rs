@@ -30,24 +30,24 @@ fn watching(scopes: &[Scope]) -> Store {
     store
 }
 
-fn object(name: &str, uid: &str, version: u64) -> (ObjectRef, Object) {
+fn object(name: &str, uid: &str, version: u64) -> (ObjectRef, KubeObject) {
     labelled(name, uid, version, "a")
 }
 
-fn labelled(name: &str, uid: &str, version: u64, label: &str) -> (ObjectRef, Object) {
+fn labelled(name: &str, uid: &str, version: u64, label: &str) -> (ObjectRef, KubeObject) {
     let json = format!(
         r#"{{"metadata":{{"name":"{name}","namespace":"n","uid":"{uid}","resourceVersion":"{version}",
             "labels":{{"l":"{label}"}}}},"data":{{"f":"{label}"}}}}"#
     );
-    Object::parse(&gvk(), json.as_bytes()).expect("an object")
+    KubeObject::parse(&gvk(), json.as_bytes()).expect("an object")
 }
 
 fn put(store: &Store, name: &str, uid: &str, version: u64) -> Put {
     let (key, object) = object(name, uid, version);
-    store.put(&key, object, Projection::Full, Source::Watch)
+    store.put(&key, object, Projection::Full, VersionSource::Watch)
 }
 
-fn names(found: Vec<(ObjectRef, Arc<Object>)>) -> Vec<String> {
+fn names(found: Vec<(ObjectRef, Arc<KubeObject>)>) -> Vec<String> {
     found.iter().map(|(key, _)| key.name.to_string()).collect()
 }
 
@@ -66,7 +66,7 @@ fn size_follows_each_insertion_replacement_and_removal() {
     let length = |label: &str| labelled("a", "1", 5, label).1.json.len();
     let put_label = |version, label| {
         let (key, object) = labelled("a", "1", version, label);
-        store.put(&key, object, Projection::Full, Source::Watch);
+        store.put(&key, object, Projection::Full, VersionSource::Watch);
         let size = store.size();
         (size.objects, size.bytes)
     };
@@ -107,19 +107,19 @@ fn list_is_ordered_and_paged() {
     for (i, name) in ["c", "a", "b"].iter().enumerate() {
         put(&store, name, name, i as u64 + 1);
     }
-    let list = |after: Option<&NamespacedName>, limit| {
-        let query = Query {
+    let list = |after: Option<&ListKey>, limit| {
+        let query = ListQuery {
             namespace: "n",
             after,
             limit: Some(limit),
-            ..Query::default()
+            ..ListQuery::default()
         };
         names(store.list(&all(), &query))
     };
     assert_eq!(list(None, 2), ["a", "b"]);
     assert_eq!(
         list(
-            Some(&NamespacedName {
+            Some(&ListKey {
                 namespace: "n".into(),
                 name: "b".into()
             }),
@@ -138,9 +138,9 @@ fn overlapping_watches_report_a_change_once_and_both_cache_it() {
     let store = watching(&[x.clone(), y.clone()]);
     let put = |version, label| {
         let (key, object) = labelled("o", "1", version, label);
-        store.put(&key, object, Projection::Full, Source::Watch)
+        store.put(&key, object, Projection::Full, VersionSource::Watch)
     };
-    let has = |scope: &Scope| store.list(scope, &Query::default()).len();
+    let has = |scope: &Scope| store.list(scope, &ListQuery::default()).len();
     assert!(matches!(put(1, "a"), Put::Changed(_)));
     assert_eq!((has(&x), has(&y)), (1, 0));
     // Seen by the watch of `x`, then by that of `y`.
@@ -170,7 +170,7 @@ fn metadata_only_object_is_not_returned_as_full() {
     let store = watching(&[whole, meta]);
     let (key, object) = object("a", "1", 1);
     assert!(matches!(
-        store.put(&key, object, Projection::Metadata, Source::Watch),
+        store.put(&key, object, Projection::Metadata, VersionSource::Watch),
         Put::Changed(_)
     ));
     assert!(store.get(&key, Projection::Full).is_none());
@@ -183,7 +183,7 @@ fn watch_of_full_objects_reports_changes_for_both_projections() {
     let store = watching(&[whole.clone(), meta.clone()]);
     let put = |version, projection| {
         let (key, object) = object("a", "1", version);
-        store.put(&key, object, projection, Source::Watch)
+        store.put(&key, object, projection, VersionSource::Watch)
     };
     assert!(matches!(put(1, Projection::Metadata), Put::Unchanged));
     assert!(matches!(put(1, Projection::Full), Put::Changed(_)));
@@ -194,15 +194,25 @@ fn watch_of_full_objects_reports_changes_for_both_projections() {
     assert!(store.remove(&whole, &key, "1", 3).is_some());
     // And the other way round.
     let (key, other) = object("b", "2", 4);
-    store.put(&key, object("b", "2", 4).1, Projection::Metadata, Source::Watch);
-    store.put(&key, other, Projection::Full, Source::Watch);
+    store.put(
+        &key,
+        object("b", "2", 4).1,
+        Projection::Metadata,
+        VersionSource::Watch,
+    );
+    store.put(&key, other, Projection::Full, VersionSource::Watch);
     assert!(store.remove(&whole, &key, "2", 5).is_some());
     assert!(store.remove(&meta, &key, "2", 5).is_none());
     // The other collection never had the object: readers of its metadata must be woken.
     store.close_collection(&whole);
     let key = object("c", "3", 0).0;
     assert!(matches!(
-        store.put(&key, object("c", "3", 6).1, Projection::Metadata, Source::Watch),
+        store.put(
+            &key,
+            object("c", "3", 6).1,
+            Projection::Metadata,
+            VersionSource::Watch
+        ),
         Put::Changed(_)
     ));
     store.open_collection(&whole);
@@ -214,12 +224,12 @@ fn index_entries_are_removed_with_their_objects() {
     let store = watching(&[all()]);
     for i in 0..100 {
         let (key, object) = labelled(&format!("o{i}"), &i.to_string(), i + 1, &(i % 3).to_string());
-        store.put(&key, object, Projection::Full, Source::Watch);
+        store.put(&key, object, Projection::Full, VersionSource::Watch);
     }
     let labels = Selector::parse("l=1").expect("a selector");
-    let query = Query {
+    let query = ListQuery {
         labels: Some(&labels),
-        ..Query::default()
+        ..ListQuery::default()
     };
     assert_eq!(store.list(&all(), &query).len(), 33);
     for i in 0..100 {
@@ -243,11 +253,11 @@ fn list_by_name_needs_no_index() {
     let [labels, other] = ["l=a", "l=b"].map(|text| Selector::parse(text).expect("a selector"));
     let fields = FieldSelector::parse("metadata.name=o7").expect("a selector");
     let list = |namespace, labels, after: Option<&str>| {
-        let after = after.map(|name| NamespacedName {
+        let after = after.map(|name| ListKey {
             namespace: "n".into(),
             name: name.into(),
         });
-        let query = Query {
+        let query = ListQuery {
             namespace,
             labels: Some(labels),
             fields: Some(&fields),
@@ -282,8 +292,8 @@ proptest! {
         let store = watching(&[all()]);
         let labels = Selector::parse(&format!("l={asked}")).expect("a selector");
         let fields = FieldSelector::parse(&format!("data.f={asked}")).expect("a selector");
-        let by_label = Query { labels: Some(&labels), ..Query::default() };
-        let by_field = Query { fields: Some(&fields), ..Query::default() };
+        let by_label = ListQuery { labels: Some(&labels), ..ListQuery::default() };
+        let by_field = ListQuery { fields: Some(&fields), ..ListQuery::default() };
         let mut model: BTreeMap<String, u8> = BTreeMap::new();
         for (version, (name, label, remove)) in steps.into_iter().enumerate() {
             let (key, object) = labelled(&name.to_string(), &name.to_string(), version as u64 + 1, &label.to_string());
@@ -291,7 +301,7 @@ proptest! {
                 store.remove(&all(), &key, &name.to_string(), version as u64 + 1);
                 model.remove(&name.to_string());
             } else {
-                store.put(&key, object, Projection::Full, Source::Watch);
+                store.put(&key, object, Projection::Full, VersionSource::Watch);
                 model.insert(name.to_string(), label);
             }
             if version == 100 {
@@ -304,11 +314,11 @@ proptest! {
         prop_assert_eq!(&names(store.list(&all(), &by_label)), &expected);
         prop_assert_eq!(&names(store.list(&all(), &by_field)), &expected);
         let mut paged = Vec::new();
-        let mut after: Option<NamespacedName> = None;
+        let mut after: Option<ListKey> = None;
         loop {
-            let found = store.list(&all(), &Query { after: after.as_ref(), limit: Some(page), ..by_label.clone() });
+            let found = store.list(&all(), &ListQuery { after: after.as_ref(), limit: Some(page), ..by_label.clone() });
             let Some((last, _)) = found.last() else { break };
-            after = Some(NamespacedName { namespace: last.namespace.clone(), name: last.name.clone() });
+            after = Some(ListKey { namespace: last.namespace.clone(), name: last.name.clone() });
             paged.extend(names(found));
         }
         prop_assert_eq!(paged, expected);
@@ -324,22 +334,22 @@ fn late_echo_does_not_restore_an_object_that_left_a_selector() {
         let json = format!(
             r#"{{"metadata":{{"name":"a","namespace":"n","uid":"u","resourceVersion":"{version}","labels":{{"app":"x"}}}}}}"#
         );
-        Object::parse(&scope.gvk, json.as_bytes()).expect("an object")
+        KubeObject::parse(&scope.gvk, json.as_bytes()).expect("an object")
     };
     let (key, first) = of(1);
     assert!(matches!(
-        store.put(&key, first, Projection::Full, Source::Watch),
+        store.put(&key, first, Projection::Full, VersionSource::Watch),
         Put::Changed(_)
     ));
     assert!(store.remove(&scope, &key, "u", 2).is_some());
     assert!(matches!(
-        store.put(&key, of(2).1, Projection::Full, Source::Watch),
+        store.put(&key, of(2).1, Projection::Full, VersionSource::Watch),
         Put::Unwatched(_)
     ));
     assert!(store.get(&key, Projection::Full).is_none());
     // It may come into it again.
     assert!(matches!(
-        store.put(&key, of(3).1, Projection::Full, Source::Watch),
+        store.put(&key, of(3).1, Projection::Full, VersionSource::Watch),
         Put::Changed(_)
     ));
 }
@@ -349,13 +359,13 @@ fn lists_by_made_up_fields_build_a_bounded_number_of_indexes() {
     let store = watching(&[all()]);
     for i in 0..100 {
         let (key, object) = labelled(&format!("o{i}"), &i.to_string(), i + 1, "1");
-        store.put(&key, object, Projection::Full, Source::Watch);
+        store.put(&key, object, Projection::Full, VersionSource::Watch);
     }
     for i in 0..200 {
         let fields = FieldSelector::parse(&format!("data.made-up-{i}=")).expect("a selector");
-        let query = Query {
+        let query = ListQuery {
             fields: Some(&fields),
-            ..Query::default()
+            ..ListQuery::default()
         };
         assert_eq!(store.list(&all(), &query).len(), 100, "{i}");
     }
@@ -368,17 +378,27 @@ fn confirmed_deletion_is_reported_once_and_never_undone() {
     let store = watching(&[whole.clone(), meta.clone()]);
     let (key, _) = object("a", "1", 1);
     for projection in [Projection::Full, Projection::Metadata] {
-        store.put(&key, object("a", "1", 1).1, projection, Source::Watch);
+        store.put(&key, object("a", "1", 1).1, projection, VersionSource::Watch);
     }
     let change = store.remove_deleted(&key, "1").expect("it was there");
     assert!(change.old.is_some() && change.new.is_none());
     assert!(store.remove_deleted(&key, "1").is_none());
     // The watches lag behind.
-    let late = store.put(&key, object("a", "1", 3).1, Projection::Full, Source::Watch);
+    let late = store.put(
+        &key,
+        object("a", "1", 3).1,
+        Projection::Full,
+        VersionSource::Watch,
+    );
     assert!(matches!(late, Put::Unchanged), "{late:?}");
     assert!(store.remove(&whole, &key, "1", 5).is_none() && store.remove(&meta, &key, "1", 5).is_none());
     // Another object may take the name, and the deletion of the first does not concern it.
-    let next = store.put(&key, object("a", "2", 6).1, Projection::Full, Source::Watch);
+    let next = store.put(
+        &key,
+        object("a", "2", 6).1,
+        Projection::Full,
+        VersionSource::Watch,
+    );
     assert!(matches!(next, Put::Changed(_)), "{next:?}");
     assert!(store.remove_deleted(&key, "1").is_none());
     assert!(store.get(&key, Projection::Full).is_some());
@@ -390,11 +410,11 @@ fn state_without_a_resource_version_replaces_the_one_before() {
     let store = watching(std::slice::from_ref(&scope));
     let state = |usage: &str| {
         let json = format!(r#"{{"metadata":{{"name":"a","namespace":"n"}},"usage":"{usage}"}}"#);
-        Object::parse(&scope.gvk, json.as_bytes()).expect("an object")
+        KubeObject::parse(&scope.gvk, json.as_bytes()).expect("an object")
     };
     let put = |usage| {
         let (key, object) = state(usage);
-        store.put(&key, object, Projection::Full, Source::Relist)
+        store.put(&key, object, Projection::Full, VersionSource::Relist)
     };
     assert!(matches!(put("1"), Put::Changed(_)));
     assert!(matches!(put("1"), Put::Unchanged));
@@ -415,8 +435,11 @@ fn deletion_of_an_object_without_uid_does_not_hide_the_others() {
     let store = watching(&[all()]);
     let put = |name: &str| {
         let json = format!(r#"{{"metadata":{{"name":"{name}","namespace":"n"}}}}"#);
-        let (key, object) = Object::parse(&gvk(), json.as_bytes()).expect("an object");
-        (store.put(&key, object, Projection::Full, Source::Relist), key)
+        let (key, object) = KubeObject::parse(&gvk(), json.as_bytes()).expect("an object");
+        (
+            store.put(&key, object, Projection::Full, VersionSource::Relist),
+            key,
+        )
     };
     let (_, gone) = put("gone");
     assert!(store.remove(&all(), &gone, "", u64::MAX).is_some());
@@ -429,7 +452,7 @@ fn deletion_shown_by_relists_is_reported_once() {
     let store = watching(&[whole.clone(), meta.clone()]);
     let (key, _) = object("a", "1", 1);
     for projection in [Projection::Full, Projection::Metadata] {
-        store.put(&key, object("a", "1", 1).1, projection, Source::Watch);
+        store.put(&key, object("a", "1", 1).1, projection, VersionSource::Watch);
     }
     // Both watches relist, at different versions.
     assert!(store.remove(&whole, &key, "1", 5).is_some());
@@ -444,10 +467,10 @@ fn object_of_a_narrower_watch_is_no_change_and_among_the_keys() {
     assert!(matches!(put(&store, "a", "1", 5), Put::Changed(_)));
     store.open_collection(&all());
     let (key, again) = object("a", "1", 5);
-    let listed = store.put(&key, again, Projection::Full, Source::InitialList);
+    let listed = store.put(&key, again, Projection::Full, VersionSource::InitialList);
     assert!(matches!(listed, Put::Unchanged));
     let (other, object) = labelled("b", "2", 6, "b");
-    let listed = store.put(&other, object, Projection::Full, Source::InitialList);
+    let listed = store.put(&other, object, Projection::Full, VersionSource::InitialList);
     assert!(matches!(listed, Put::Changed(_)));
     let keys = |scope: &Scope| Vec::from_iter(store.cached_keys(scope));
     assert_eq!(keys(&all()), [key.clone(), other]);

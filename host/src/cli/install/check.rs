@@ -36,7 +36,7 @@ use super::{
 };
 use crate::{
     cli::{
-        ask::Output,
+        ask::OutputFormat,
         connection::root_cause,
         kubeconfig::KubeContext,
         object_api::list_served,
@@ -69,7 +69,7 @@ pub struct Check {
     context: KubeContext,
     /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
-    output: Output,
+    output: OutputFormat,
 }
 
 /// The result of a check.
@@ -129,8 +129,8 @@ impl Check {
             }
         }
         match self.output {
-            Output::Json => println!("{}", serde_json::to_string_pretty(&findings)?),
-            Output::Table => findings
+            OutputFormat::Json => println!("{}", serde_json::to_string_pretty(&findings)?),
+            OutputFormat::Table => findings
                 .iter()
                 .for_each(|finding| println!("{}", format_finding(finding))),
         }

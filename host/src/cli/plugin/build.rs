@@ -4,16 +4,16 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
-use ostler_builder::{BuiltComponent, Options, progress::Step};
+use ostler_builder::{BuildOptions, BuiltComponent, progress::BuildStep};
 use serde_json::json;
 
 use super::{format_kilobytes, project};
-use crate::{cli::ask::Output, contract::inspection};
+use crate::{cli::ask::OutputFormat, contract::inspection};
 
 /// Arguments of `ostler plugin build`.
 #[derive(Args)]
 #[command(after_help = "Exit codes:\n  0  built\n  1  error\n  2  invalid arguments")]
-pub struct Build {
+pub struct PluginBuildCommand {
     /// Directory of the plugin project.
     #[arg(default_value = ".")]
     folder: PathBuf,
@@ -25,13 +25,13 @@ pub struct Build {
     install: bool,
     /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
-    output: Output,
+    output: OutputFormat,
 }
 
-impl Build {
+impl PluginBuildCommand {
     /// Builds the component and prints the result.
     pub async fn run(self) -> anyhow::Result<()> {
-        let options = Options {
+        let options = BuildOptions {
             out: self.out,
             install: self.install,
         };
@@ -40,7 +40,7 @@ impl Build {
             eprintln!("{warning}");
         }
         match self.output {
-            Output::Json => println!(
+            OutputFormat::Json => println!(
                 "{}",
                 json!({
                     "name": built.name,
@@ -50,7 +50,7 @@ impl Build {
                     "warnings": built.warnings,
                 })
             ),
-            Output::Table => {
+            OutputFormat::Table => {
                 let note = if built.changed { "" } else { " (unchanged)" };
                 println!(
                     "{:>9}  {}{note}",
@@ -64,12 +64,12 @@ impl Build {
 }
 
 /// Builds the component of a folder and checks that this host can run it.
-pub async fn build(folder: &Path, options: Options) -> anyhow::Result<BuiltComponent> {
+pub async fn build(folder: &Path, options: BuildOptions) -> anyhow::Result<BuiltComponent> {
     ostler_builder::detect_language(folder)?;
     project::read_asks(folder)?;
     let owned = folder.to_owned();
     let built = tokio::task::spawn_blocking(move || {
-        let step = Step::new("Building");
+        let step = BuildStep::new("Building");
         let built = ostler_builder::build_plugin(&owned, &options, &mut |what| step.set_status(what))?;
         step.finish(&built.name);
         anyhow::Ok(built)

@@ -9,12 +9,12 @@ use std::{
 
 use anyhow::{Context, bail};
 use clap::Args;
-use ostler_builder::{Language, progress::Step};
+use ostler_builder::{Language, progress::BuildStep};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use crate::cli::ask::Output;
+use crate::cli::ask::OutputFormat;
 
 /// Maximum number of changes that are listed by name.
 const MAX_LISTED_CHANGES: usize = 12;
@@ -34,7 +34,7 @@ pub struct Crds {
     check: bool,
     /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
-    output: Output,
+    output: OutputFormat,
 }
 
 /// A file of `crds/` whose content differs from the types.
@@ -52,7 +52,7 @@ pub struct ChangedFile {
 impl Crds {
     /// Generates the CRDs, writes them and prints the changes.
     pub async fn run(self) -> anyhow::Result<()> {
-        let step = Step::new("Generating CRDs");
+        let step = BuildStep::new("Generating CRDs");
         let generated = generate(&self.folder).await?;
         step.finish("");
         if generated.is_empty() {
@@ -66,8 +66,8 @@ impl Crds {
             write_files(&changed)?;
         }
         match self.output {
-            Output::Json => println!("{}", json!(changed)),
-            Output::Table => {
+            OutputFormat::Json => println!("{}", json!(changed)),
+            OutputFormat::Table => {
                 for file in &changed {
                     println!("{}: {}", file.file.display(), summarize_changes([file]));
                 }

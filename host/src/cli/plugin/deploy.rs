@@ -4,14 +4,14 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use ostler_builder::Options;
+use ostler_builder::BuildOptions;
 
 use super::{
     build::build,
     install::Installer,
     push::{LocalComponent, read_signing_key},
 };
-use crate::supply::oci::Reference;
+use crate::supply::oci::OciReference;
 
 /// Arguments of `ostler plugin deploy`.
 #[derive(Args)]
@@ -24,7 +24,7 @@ pub struct Deploy {
     folder: PathBuf,
     /// Repository that the component is pushed to (REGISTRY/REPOSITORY:TAG). The tag defaults to the version of the plugin.
     #[arg(value_name = "REFERENCE")]
-    reference: Reference,
+    reference: OciReference,
     /// Private key to sign the component with (PEM, PKCS#8, ECDSA P-256 or Ed25519). The host verifies the signature if --key names the
     /// public one.
     #[arg(long, value_name = "KEY")]
@@ -43,7 +43,7 @@ impl Deploy {
                 self.reference
             );
         }
-        let built = build(&self.folder, Options::default()).await?;
+        let built = build(&self.folder, BuildOptions::default()).await?;
         for warning in &built.warnings {
             eprintln!("{warning}");
         }

@@ -14,7 +14,7 @@ use notify::{
     EventKind, RecommendedWatcher, RecursiveMode, Watcher,
     event::{AccessKind, AccessMode},
 };
-use ostler_builder::{Language, Options};
+use ostler_builder::{BuildOptions, Language};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -23,11 +23,11 @@ use super::{
     build::build,
     crds, format_kilobytes,
     project::Project,
-    stage::{Stage, wait_until},
+    stage::{PluginStage, wait_until},
 };
 use crate::{
     cli::{
-        ask::Output,
+        ask::OutputFormat,
         shutdown::ShutdownSignals,
         table::{Shade, join_reason, shade_text},
     },
@@ -51,7 +51,7 @@ const SOURCE_EXTENSIONS: [&str; 13] = [
 /// Arguments of `ostler plugin dev`.
 #[derive(Args)]
 #[command(after_help = "Exit codes:\n  0  ended by SIGINT or SIGTERM\n  1  error\n  2  invalid arguments")]
-pub struct Dev {
+pub struct PluginDevCommand {
     /// Directory of the plugin project.
     #[arg(default_value = ".")]
     folder: PathBuf,
@@ -67,7 +67,7 @@ pub struct Dev {
     admin_bind_address: SocketAddr,
     /// Output format: a table, or one line of JSON per event.
     #[arg(short, long, value_enum, default_value = "table")]
-    output: Output,
+    output: OutputFormat,
 }
 
 fn parse_address(text: &str) -> Result<SocketAddr, String> {
@@ -256,14 +256,14 @@ impl Row {
     }
 }
 
-impl Dev {
+impl PluginDevCommand {
     /// Runs until a signal or an error ends it.
     pub async fn run(self) -> anyhow::Result<()> {
         let project = Project::read_folder(&self.folder)?;
         let mut signals = ShutdownSignals::install()?;
         // Before the first build, so that a save during it is not missed.
         let mut files = Files::watch_folder(&self.folder)?;
-        let mut stage = Stage::prepare(self.kubeconfig.clone()).await?;
+        let mut stage = PluginStage::prepare(self.kubeconfig.clone()).await?;
         stage.install_crds(&project.crds).await?;
         stage.start_host().await?;
         let address = stage.admin()?.serve_local(self.admin_bind_address).await;
@@ -321,7 +321,7 @@ impl Dev {
         self.folder.join(".ostler/dev.json")
     }
 
-    fn write_ready_file(&self, stage: &Stage, address: SocketAddr) -> anyhow::Result<()> {
+    fn write_ready_file(&self, stage: &PluginStage, address: SocketAddr) -> anyhow::Result<()> {
         let kubeconfig = match stage.kubeconfig() {
             Some(text) => {
                 let path = self.folder.join(".ostler/kubeconfig");
@@ -339,8 +339,8 @@ impl Dev {
         });
         ostler_builder::replace_file(&self.ready_file(), facts.to_string().as_bytes())?;
         match self.output {
-            Output::Json => println!("{facts}"),
-            Output::Table => println!(
+            OutputFormat::Json => println!("{facts}"),
+            OutputFormat::Table => println!(
                 "kubectl:  export KUBECONFIG={}\nostler:   export OSTLER_ADMIN=http://{address}\nCtrl-C ends it.\n\n{TABLE_HEADER}",
                 kubeconfig.display()
             ),
@@ -370,7 +370,7 @@ impl Dev {
 
     /// Handles saved files, and returns true if the source was built. Only unrecoverable failures are errors; the others
     /// are printed as events.
-    async fn handle_save(&self, stage: &Stage, saved: Saved) -> anyhow::Result<bool> {
+    async fn handle_save(&self, stage: &PluginStage, saved: Saved) -> anyhow::Result<bool> {
         let project = match Project::read_folder(&self.folder) {
             Ok(project) => project,
             Err(e) => {
@@ -399,7 +399,7 @@ impl Dev {
         Ok(row.bytes.is_some())
     }
 
-    async fn try_samples(&self, stage: &Stage, project: &Project, waits: bool) -> anyhow::Result<()> {
+    async fn try_samples(&self, stage: &PluginStage, project: &Project, waits: bool) -> anyhow::Result<()> {
         let before = count_reconciles(stage)?;
         for sample in &project.samples {
             if let Err(e) = stage.apply(sample).await {
@@ -414,9 +414,9 @@ impl Dev {
         Ok(())
     }
 
-    async fn rebuild(&self, stage: &Stage, project: &Project) -> anyhow::Result<Row> {
+    async fn rebuild(&self, stage: &PluginStage, project: &Project) -> anyhow::Result<Row> {
         let began = Instant::now();
-        let built = match build(&self.folder, Options::default()).await {
+        let built = match build(&self.folder, BuildOptions::default()).await {
             Ok(built) => built,
             Err(e) => {
                 eprintln!("{e:#}");
@@ -456,17 +456,17 @@ impl Dev {
 
     fn print_row(&self, row: &Row) {
         match self.output {
-            Output::Json => println!("{}", json!(row)),
-            Output::Table if RED_EVENTS.contains(&row.what) => {
+            OutputFormat::Json => println!("{}", json!(row)),
+            OutputFormat::Table if RED_EVENTS.contains(&row.what) => {
                 println!("{}", shade_text(&row.format_row(), Shade::Bad));
             }
-            Output::Table => println!("{}", row.format_row()),
+            OutputFormat::Table => println!("{}", row.format_row()),
         }
     }
 }
 
 /// The hint after a build that does not serve.
-fn failure_hint(stage: &Stage) -> &'static str {
+fn failure_hint(stage: &PluginStage) -> &'static str {
     match stage.serving_plugin() {
         Ok(_) => "the previous build keeps serving",
         Err(_) => "fix it and save",
@@ -478,7 +478,7 @@ fn elapsed_milliseconds(since: Instant) -> f64 {
 }
 
 /// Reconciles and failures so far.
-fn count_reconciles(stage: &Stage) -> anyhow::Result<(u64, u64)> {
+fn count_reconciles(stage: &PluginStage) -> anyhow::Result<(u64, u64)> {
     let facts = stage.host()?.stats().all_objects();
     Ok(facts
         .iter()
@@ -486,7 +486,7 @@ fn count_reconciles(stage: &Stage) -> anyhow::Result<(u64, u64)> {
 }
 
 /// Waits until the serving build has reconciled every object, and reports the number of reconciles.
-async fn wait_settled(stage: &Stage, before: (u64, u64), row: &mut Row) -> anyhow::Result<()> {
+async fn wait_settled(stage: &PluginStage, before: (u64, u64), row: &mut Row) -> anyhow::Result<()> {
     let Ok(plugin) = stage.serving_plugin() else {
         return Ok(());
     };
@@ -597,7 +597,7 @@ mod tests {
     #[tokio::test]
     async fn hint_without_a_serving_build_names_only_the_fix() {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let mut stage = Stage::prepare(None).await.unwrap();
+        let mut stage = PluginStage::prepare(None).await.unwrap();
         stage.start_host().await.unwrap();
         assert_eq!(failure_hint(&stage), "fix it and save");
         stage.shut_down(GRACE_PERIOD).await;

@@ -10,20 +10,20 @@ use crate::kube::well_known::{annotation, condition_type};
 
 /// A condition, as `TYPE[=STATUS][/REASON]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Expectation {
+pub struct ConditionExpectation {
     condition: String,
     status: String,
     /// None for any reason.
     reason: Option<String>,
 }
 
-impl Default for Expectation {
+impl Default for ConditionExpectation {
     fn default() -> Self {
         Self::any_reason(condition_type::READY)
     }
 }
 
-impl Expectation {
+impl ConditionExpectation {
     /// The expectation that the object is stalled, for whatever reason.
     pub fn stalled() -> Self {
         Self::any_reason(condition_type::STALLED)
@@ -68,7 +68,7 @@ impl Expectation {
     }
 }
 
-impl FromStr for Expectation {
+impl FromStr for ConditionExpectation {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -97,7 +97,7 @@ impl FromStr for Expectation {
     }
 }
 
-impl fmt::Display for Expectation {
+impl fmt::Display for ConditionExpectation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.condition)?;
         if self.status != "True" {
@@ -124,13 +124,13 @@ mod tests {
 
     #[test]
     fn sample_without_the_annotation_is_expected_to_be_ready() {
-        let expected = Expectation::of_sample(&sample(json!({"other": "a"})));
+        let expected = ConditionExpectation::of_sample(&sample(json!({"other": "a"})));
         assert_eq!(expected.expect("no annotation").to_string(), "Ready");
     }
 
     #[test]
     fn expectation_is_parsed_or_refused_with_its_file_and_form() {
-        let of = |text: Value| Expectation::of_sample(&sample(json!({ annotation::EXPECT: text })));
+        let of = |text: Value| ConditionExpectation::of_sample(&sample(json!({ annotation::EXPECT: text })));
         for text in [
             "Ready",
             "Stalled/InvalidSpec",
@@ -162,7 +162,7 @@ mod tests {
             json!({"metadata": {"generation": 2}, "status": {"conditions": [
                 {"type": "Stalled", "status": status, "reason": reason, "observedGeneration": observed}]}})
         };
-        let expected: Expectation = "Stalled/InvalidSpec".parse().expect("a condition");
+        let expected: ConditionExpectation = "Stalled/InvalidSpec".parse().expect("a condition");
         assert!(expected.is_met(&object("True", "InvalidSpec", 2)));
         for other in [
             object("False", "InvalidSpec", 2),
@@ -172,6 +172,6 @@ mod tests {
         ] {
             assert!(!expected.is_met(&other), "{other}");
         }
-        assert!(Expectation::stalled().is_met(&object("True", "Other", 2)));
+        assert!(ConditionExpectation::stalled().is_met(&object("True", "Other", 2)));
     }
 }

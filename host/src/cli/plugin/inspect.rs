@@ -13,10 +13,10 @@ use wit_parser::{WorldItem, WorldKey};
 use super::format_kilobytes;
 use crate::{
     cli::{
-        ask::Output,
+        ask::OutputFormat,
         table::{Shade, cell, section, table},
     },
-    contract::{inspection, limits::Limits},
+    contract::{inspection, limits::PluginLimits},
     plugin::{
         carried::{read_kinds, read_samples},
         load,
@@ -33,13 +33,13 @@ use crate::{
 #[command(
     after_help = "Exit codes:\n  0  this host can run the component\n  1  this host cannot run it\n  2  invalid arguments"
 )]
-pub struct Inspect {
+pub struct PluginInspectCommand {
     /// Component file.
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
-    output: Output,
+    output: OutputFormat,
 }
 
 /// The description of a component.
@@ -80,15 +80,15 @@ struct Kind {
     selector: Option<String>,
 }
 
-impl Inspect {
+impl PluginInspectCommand {
     /// Inspects the component and prints the description.
     pub async fn run(self) -> anyhow::Result<()> {
         let file = self.file.display().to_string();
         let wasm = std::fs::read(&self.file).with_context(|| format!("reading {file}"))?;
         let found = inspect_component(file, wasm).await;
         match self.output {
-            Output::Json => println!("{}", serde_json::to_string_pretty(&found)?),
-            Output::Table => print!("{}", format_inspection(&found)),
+            OutputFormat::Json => println!("{}", serde_json::to_string_pretty(&found)?),
+            OutputFormat::Table => print!("{}", format_inspection(&found)),
         }
         if !found.unfit.is_empty() {
             bail!("{}: {}", found.file, found.unfit);
@@ -138,7 +138,7 @@ async fn inspect_component(file: String, wasm: Vec<u8>) -> Inspection {
 
 /// Calls the component's `describe` without any capability.
 async fn call_describe(found: &mut Inspection, wasm: Vec<u8>) -> Result<(), String> {
-    let limits = Limits::default();
+    let limits = PluginLimits::default();
     // A component with several modules needs more than the slots of one call.
     let engine = Engine::new(4, limits.memory, None, None).map_err(|e| format!("{e:#}"))?;
     let plugin = load(&engine.into(), wasm, None, &Grants::default(), &limits).await?;

@@ -27,17 +27,17 @@ use crate::{
         apply::{apply_objects, delete_objects, read_live},
         kubeconfig::KubeContext,
         parse_duration,
-        registry::{Registry, read_text},
+        registry::{RegistryCommand, read_text},
         table::{Shade, shade_text},
     },
-    contract::limits::Limits,
+    contract::limits::PluginLimits,
     plugin::{
         Plugin as Build,
         carried::read_kinds,
         config_of_spec,
         install::{InstallOptions, Installation, escape_controls, list_groups, render_yaml},
         load,
-        spec::{Oci, Source, Verify},
+        spec::{ComponentSource, Oci, VerifySpec},
     },
     policy::{
         grants::{Grants, ServiceAccount},
@@ -46,7 +46,7 @@ use crate::{
     },
     sandbox::engine::Engine,
     supply::{
-        oci::{Digest, Reference},
+        oci::{Digest, OciReference},
         signature::{PublicKey, SignaturePolicy},
     },
 };
@@ -120,7 +120,7 @@ pub struct Installer {
     host: HostAccount,
     /// The registry of the component.
     #[command(flatten)]
-    pub registry: Registry,
+    pub registry: RegistryCommand,
 }
 
 /// Arguments of `ostler plugin uninstall`.
@@ -176,14 +176,14 @@ impl Installer {
         let config = self.config.as_deref().map(read_config).transpose()?;
         let (wasm, source) = self.read_component(verify.as_ref()).await?;
         let subject = &self.subject;
-        let engine = Engine::new(4, Limits::default().memory, None, None);
+        let engine = Engine::new(4, PluginLimits::default().memory, None, None);
         let engine = Arc::new(engine.map_err(|e| anyhow::anyhow!("{e:#}"))?);
         let build = load(
             &engine,
             wasm.clone(),
             None,
             &Grants::default(),
-            &Limits::default(),
+            &PluginLimits::default(),
         )
         .await;
         let build = build.map_err(|e| anyhow::anyhow!("{subject}: {e}"))?;
@@ -305,8 +305,8 @@ impl Installer {
         &self,
         client: &Client,
         plugin: &str,
-        source: &Source,
-        verify: &Verify,
+        source: &ComponentSource,
+        verify: &VerifySpec,
     ) -> anyhow::Result<()> {
         let subject = &self.subject;
         let Some(oci) = &source.oci else {
@@ -316,7 +316,7 @@ impl Installer {
         };
         let policy = read_signature_policy(client, verify).await;
         let policy = policy.with_context(|| format!("the installed plugin {plugin}"))?;
-        let reference: Reference = oci.reference.parse()?;
+        let reference: OciReference = oci.reference.parse()?;
         let (store, auth) = self.registry.open_store(&reference)?;
         let verified = store.verify_artifact(&reference, &auth, &policy).await;
         verified.map(drop).with_context(|| {
@@ -326,14 +326,14 @@ impl Installer {
         })
     }
 
-    fn read_keys(&self) -> anyhow::Result<Option<Verify>> {
+    fn read_keys(&self) -> anyhow::Result<Option<VerifySpec>> {
         let read = |path: &PathBuf| {
             let text = read_text(path)?;
             PublicKey::from_pem(&text).with_context(|| format!("the key {}", path.display()))?;
             Ok(text)
         };
         let keys = self.keys.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
-        Ok((!keys.is_empty()).then(|| Verify {
+        Ok((!keys.is_empty()).then(|| VerifySpec {
             keys,
             keys_from: Vec::new(),
             require_all: false,
@@ -342,7 +342,10 @@ impl Installer {
     }
 
     /// Reads the component, and returns it with the source of the `Plugin` object. A reference is pinned by its digest.
-    async fn read_component(&self, verify: Option<&Verify>) -> anyhow::Result<(Vec<u8>, Source)> {
+    async fn read_component(
+        &self,
+        verify: Option<&VerifySpec>,
+    ) -> anyhow::Result<(Vec<u8>, ComponentSource)> {
         let path = Path::new(&self.subject);
         if path.is_file() {
             if verify.is_some() {
@@ -353,9 +356,9 @@ impl Installer {
             }
             let wasm = std::fs::read(path).with_context(|| format!("reading {}", self.subject))?;
             let file = path.file_name().map(|name| name.to_string_lossy().into_owned());
-            return Ok((wasm, Source { oci: None, file }));
+            return Ok((wasm, ComponentSource { oci: None, file }));
         }
-        let reference: Reference = self
+        let reference: OciReference = self
             .subject
             .parse()
             .with_context(|| format!("there is no file {}", self.subject))?;
@@ -375,7 +378,7 @@ impl Installer {
         };
         Ok((
             pulled.wasm,
-            Source {
+            ComponentSource {
                 oci: Some(oci),
                 file: None,
             },
@@ -462,7 +465,7 @@ fn check_spec(build: &Build, planned: &Installation) -> anyhow::Result<()> {
         .check_fields()
         .map_err(|e| anyhow::anyhow!("plugin {}: spec.grants: {e}", build.name()))?;
     build
-        .reconfigure(Some(&config_of_spec(spec)), &grants, &Limits::default())
+        .reconfigure(Some(&config_of_spec(spec)), &grants, &PluginLimits::default())
         .map_err(|e| anyhow::anyhow!("plugin {}: {e}", build.name()))?;
     Ok(())
 }

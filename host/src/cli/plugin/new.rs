@@ -15,7 +15,7 @@ use crate::kube::{selector::is_dns_label, well_known::environment};
 /// Arguments of `ostler plugin new`.
 #[derive(Args)]
 #[command(after_help = "Exit codes:\n  0  created\n  1  error\n  2  invalid arguments")]
-pub struct New {
+pub struct PluginNewCommand {
     /// Name of the plugin: letters a-z, digits and dashes.
     #[arg(value_parser = parse_name)]
     name: String,
@@ -179,7 +179,7 @@ const SHARED_FILES: &[(&str, &str)] = &[
     (".gitignore", include_str!("templates/shared/gitignore")),
 ];
 
-impl New {
+impl PluginNewCommand {
     /// Writes the project.
     pub fn run(self) -> anyhow::Result<()> {
         let folder = self.directory.clone().unwrap_or_else(|| self.name.clone().into());
@@ -398,7 +398,7 @@ mod tests {
         let choices = [(false, false), (true, false), (false, true), (true, true)];
         let variants = languages.flat_map(|language| choices.map(|(m, f)| (language, m, f)));
         for (language, messages, finalizer) in variants {
-            let new = New {
+            let new = PluginNewCommand {
                 name: "my-plugin".into(),
                 kind: "Greeting.v1.example.dev".parse().unwrap(),
                 language: *language,
@@ -442,7 +442,7 @@ mod tests {
     fn existing_folder_is_not_overwritten() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("mine"), "").unwrap();
-        let new = New {
+        let new = PluginNewCommand {
             name: "x".into(),
             kind: "Greeting.v1.example.dev".parse().unwrap(),
             language: Language::Rust,

@@ -12,16 +12,16 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::super::{
-    ask::Output,
-    registry::{Registry, read_text},
+    ask::OutputFormat,
+    registry::{RegistryCommand, read_text},
 };
 use crate::{
-    contract::{inspection, limits::Limits},
+    contract::{inspection, limits::PluginLimits},
     plugin,
     policy::grants::Grants,
     sandbox::engine::Engine,
     supply::{
-        oci::{ComponentInterfaces, Reference},
+        oci::{ComponentInterfaces, OciReference},
         signature::{Fingerprint, SigningKey},
     },
 };
@@ -36,15 +36,15 @@ pub struct Push {
     /// Component file.
     file: PathBuf,
     /// Destination in the form REGISTRY/REPOSITORY:TAG.
-    reference: Reference,
+    reference: OciReference,
     /// Private key to sign the component with (PEM, PKCS#8, ECDSA P-256 or Ed25519), as `cosign sign --key` does.
     #[arg(long, value_name = "KEY")]
     sign: Option<PathBuf>,
     #[command(flatten)]
-    registry: Registry,
+    registry: RegistryCommand,
     /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
-    output: Output,
+    output: OutputFormat,
 }
 
 /// The pushed artifact.
@@ -78,8 +78,8 @@ impl Push {
             .push(&self.reference, key.as_ref(), &self.registry)
             .await?;
         match self.output {
-            Output::Json => println!("{}", serde_json::to_string_pretty(&result)?),
-            Output::Table => {
+            OutputFormat::Json => println!("{}", serde_json::to_string_pretty(&result)?),
+            OutputFormat::Table => {
                 // Standard output has only the reference, for scripts.
                 eprintln!("{}", result.describe());
                 println!("{}", result.reference);
@@ -130,7 +130,7 @@ impl LocalComponent {
         let name = file.display();
         let wasm = std::fs::read(file).with_context(|| format!("reading the component {name}"))?;
         let shape = inspection::inspect(&wasm).with_context(|| name.to_string())?;
-        let limits = Limits::default();
+        let limits = PluginLimits::default();
         let engine =
             Arc::new(Engine::new(1, limits.memory, None, None).map_err(|e| anyhow::anyhow!("{e:#}"))?);
         let plugin = plugin::load(&engine, wasm.clone(), None, &Grants::default(), &limits)
@@ -158,9 +158,9 @@ impl LocalComponent {
     /// The registry does not accept it.
     pub async fn push(
         self,
-        reference: &Reference,
+        reference: &OciReference,
         key: Option<&SigningKey>,
-        registry: &Registry,
+        registry: &RegistryCommand,
     ) -> anyhow::Result<PushResult> {
         let Self { wasm, shape, plugin } = self;
         let annotations = [

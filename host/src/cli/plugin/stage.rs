@@ -16,12 +16,12 @@ use super::project::{Document, Project};
 use crate::{
     admin::Admin,
     client::api::{ApiClient, ApiError, PatchType},
-    host::{Host, Settings},
+    host::{Host, HostSettings},
     kube::{
         hash::encode_hex,
         key::{Gvk, ObjectRef},
     },
-    plugin::{LoadState, Plugin, Report},
+    plugin::{LoadState, Plugin, SlotReport},
 };
 
 /// Time for the API server to serve the kind of a new CRD.
@@ -38,16 +38,16 @@ const WORKERS: u32 = 4;
 const FIELD_MANAGER: &str = "ostler-plugin";
 
 /// The test environment of a plugin.
-pub struct Stage {
+pub struct PluginStage {
     // Declared first: dropped before the API server it uses.
     host: Option<Host>,
-    server: Option<ostler_apiserver::Server>,
+    server: Option<ostler_apiserver::EmbeddedServer>,
     config: kube::Config,
     cluster: ApiClient,
     directory: TempDir,
 }
 
-impl Stage {
+impl PluginStage {
     /// The admin server of the running host.
     pub fn admin(&self) -> anyhow::Result<Admin> {
         Ok(Admin::new(self.host()?, WORKERS, self.cluster.clone()))
@@ -61,11 +61,11 @@ impl Stage {
         let config = match kubeconfig {
             Some(path) => crate::cli::kubeconfig::load_kubeconfig(Some(path)).await?,
             None => {
-                let options = ostler_apiserver::Options {
+                let options = ostler_apiserver::ServerOptions {
                     controllers: true,
-                    ..ostler_apiserver::Options::default()
+                    ..ostler_apiserver::ServerOptions::default()
                 };
-                let started = ostler_apiserver::Server::start(options).await?;
+                let started = ostler_apiserver::EmbeddedServer::start(options).await?;
                 let path = directory.path().join("kubeconfig");
                 std::fs::write(&path, started.kubeconfig())?;
                 server = Some(started);
@@ -84,7 +84,9 @@ impl Stage {
 
     /// The kubeconfig of the embedded API server.
     pub fn kubeconfig(&self) -> Option<String> {
-        self.server.as_ref().map(ostler_apiserver::Server::kubeconfig)
+        self.server
+            .as_ref()
+            .map(ostler_apiserver::EmbeddedServer::kubeconfig)
     }
 
     /// Applies an object and returns its reference.
@@ -228,7 +230,7 @@ impl Stage {
         };
         // Upstreams under development run on this machine.
         let loopback = [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()].map(IpNet::from);
-        let settings = Settings {
+        let settings = HostSettings {
             plugins: self.directory.path().join("plugins"),
             grants,
             grants_file: Some(self.grants_file()),
@@ -236,7 +238,7 @@ impl Stage {
             // Digests of secrets are the same after a restart, so that no object of the cluster changes.
             own_namespace: Some(self.config.default_namespace.clone()),
             workers: WORKERS,
-            ..Settings::default()
+            ..HostSettings::default()
         };
         let client = kube::Client::try_from(self.config.clone())?;
         self.host
@@ -265,9 +267,9 @@ impl Stage {
         plugin: &str,
         config: Option<&Path>,
         wasm: &[u8],
-    ) -> anyhow::Result<Report> {
+    ) -> anyhow::Result<SlotReport> {
         let file = format!("{plugin}.wasm");
-        let report = || -> anyhow::Result<Option<Report>> {
+        let report = || -> anyhow::Result<Option<SlotReport>> {
             let reports = self.host()?.registry().reports();
             Ok(reports.into_iter().find(|r| r.file == file))
         };
@@ -292,7 +294,7 @@ impl Stage {
     }
 
     /// Waits until more builds than these were rolled back, and returns the report of the plugin.
-    pub async fn wait_rolled_back(&self, known: u64) -> anyhow::Result<Report> {
+    pub async fn wait_rolled_back(&self, known: u64) -> anyhow::Result<SlotReport> {
         loop {
             let mut reports = self.host()?.registry().reports().into_iter();
             if let Some(report) = reports.find(|report| report.rolled_back > known) {
@@ -331,11 +333,11 @@ impl Stage {
 /// The result of the build with this digest; `None` while the host has not decided. `refused` is the number of refusals
 /// before the build. If no file `changed`, the host does not load again, so an earlier refusal is the result.
 fn decide_result(
-    report: Report,
+    report: SlotReport,
     digest: &str,
     refused: u64,
     changed: bool,
-) -> Option<Result<Report, String>> {
+) -> Option<Result<SlotReport, String>> {
     match report.state {
         LoadState::Serving if report.digest == digest => Some(Ok(report)),
         LoadState::RolledBack if report.bad == digest => Some(Err(report.message)),
@@ -378,13 +380,13 @@ mod tests {
     #[test]
     fn build_result_is_reported_when_its_build_is_known() {
         let of = |state: LoadState, digest: &str, refused: u64, changed: bool| {
-            let report = Report {
+            let report = SlotReport {
                 state,
                 digest: digest.into(),
                 bad: "b".into(),
                 message: "why".into(),
                 refused,
-                ..Report::default()
+                ..SlotReport::default()
             };
             decide_result(report, "b", 1, changed).map(|verdict| verdict.map(|report| report.digest))
         };
@@ -418,7 +420,7 @@ mod tests {
         std::fs::write(folder.path().join("plugin.yaml"), "permissions: {}").unwrap();
         let project = Project::read_folder(folder.path()).unwrap();
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let mut stage = Stage::prepare(None).await.unwrap();
+        let mut stage = PluginStage::prepare(None).await.unwrap();
         stage.start_host().await.unwrap();
         for _ in 0..2 {
             let offered = stage.offer_build(&project, "mine", None, b"no such thing");

@@ -8,20 +8,20 @@ use std::{
 
 use anyhow::{Context, bail};
 use clap::Args;
-use ostler_builder::{Language, Options, progress::Step};
+use ostler_builder::{BuildOptions, Language, progress::BuildStep};
 use serde::Serialize;
 use tokio::process::Command;
 
 use super::{
     build::build,
-    expectation::Expectation,
+    expectation::ConditionExpectation,
     format_kilobytes,
     project::{Document, Project},
-    stage::{Stage, check_ready, wait_until},
+    stage::{PluginStage, check_ready, wait_until},
 };
 use crate::{
     cli::{
-        ask::Output,
+        ask::OutputFormat,
         parse_duration,
         table::{Shade, cell, table},
     },
@@ -38,7 +38,7 @@ const FINAL_POLLS: u32 = 25;
 #[command(
     after_help = "Exit codes:\n  0  all checks passed\n  1  a check failed or could not run\n  2  invalid arguments"
 )]
-pub struct Test {
+pub struct PluginTestCommand {
     /// Directory of the plugin project.
     #[arg(default_value = ".")]
     folder: PathBuf,
@@ -53,7 +53,7 @@ pub struct Test {
     timeout: Duration,
     /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
-    output: Output,
+    output: OutputFormat,
 }
 
 /// A check and its result.
@@ -88,7 +88,7 @@ impl Checks {
             self.record_check(check, Verdict::Skipped, Instant::now(), String::new());
             return None;
         }
-        let step = Step::new(check);
+        let step = BuildStep::new(check);
         let began = Instant::now();
         match made.await {
             Ok((value, message)) => {
@@ -137,15 +137,15 @@ impl Checks {
     }
 }
 
-impl Test {
+impl PluginTestCommand {
     /// Runs the checks and prints their results.
     pub async fn run(self) -> anyhow::Result<()> {
         let project = Project::read_folder(&self.folder)?;
         let mut checks = Checks::default();
         self.check_project(&project, &mut checks).await;
         match self.output {
-            Output::Json => println!("{}", serde_json::to_string_pretty(&checks.0)?),
-            Output::Table => print!("{}", checks.format_check()),
+            OutputFormat::Json => println!("{}", serde_json::to_string_pretty(&checks.0)?),
+            OutputFormat::Table => print!("{}", checks.format_check()),
         }
         if let Some(failed) = checks.0.iter().find(|c| c.result == Verdict::Failed) {
             bail!("{}: {} failed", self.folder.display(), failed.check);
@@ -159,7 +159,7 @@ impl Test {
         }
         let built = checks
             .run_check("build", async {
-                let built = build(&self.folder, Options::default()).await?;
+                let built = build(&self.folder, BuildOptions::default()).await?;
                 let size = format_kilobytes(built.bytes);
                 let wasm = std::fs::read(&built.path)?;
                 Ok(((built.name, wasm), size))
@@ -199,8 +199,8 @@ impl Test {
         project: &Project,
         name: &str,
         wasm: &[u8],
-    ) -> anyhow::Result<(Stage, String)> {
-        let mut stage = Stage::prepare(None).await?;
+    ) -> anyhow::Result<(PluginStage, String)> {
+        let mut stage = PluginStage::prepare(None).await?;
         stage.install_crds(&project.crds).await?;
         stage.start_host().await?;
         let report = stage
@@ -216,7 +216,7 @@ impl Test {
     /// Applies the samples and waits until those of the plugin's kinds are Ready.
     async fn check_samples(
         &self,
-        stage: &Stage,
+        stage: &PluginStage,
         project: &Project,
         kinds: &[Gvk],
     ) -> anyhow::Result<(Vec<ObjectRef>, String)> {
@@ -228,7 +228,7 @@ impl Test {
                 project.folder.join("samples").display()
             );
         }
-        let expectations = ours.iter().map(|sample| Expectation::of_sample(sample));
+        let expectations = ours.iter().map(|sample| ConditionExpectation::of_sample(sample));
         let expectations = expectations.collect::<anyhow::Result<Vec<_>>>()?;
         // Objects of other kinds come first: samples may refer to them.
         for other in project.samples.iter().filter(|d| !of_ours(d)) {
@@ -241,7 +241,7 @@ impl Test {
         let mut failing = 0;
         for (key, expectation) in keys.iter().zip(&expectations) {
             self.wait_expected(stage, key, expectation, &keys).await?;
-            failing += usize::from(*expectation != Expectation::default());
+            failing += usize::from(*expectation != ConditionExpectation::default());
         }
         let message = match failing {
             0 => format!("{} of {}", keys.len(), keys.len()),
@@ -254,9 +254,9 @@ impl Test {
     /// samples is Ready or stalled: no further reconcile will change the object.
     async fn wait_expected(
         &self,
-        stage: &Stage,
+        stage: &PluginStage,
         key: &ObjectRef,
-        expectation: &Expectation,
+        expectation: &ConditionExpectation,
         samples: &[ObjectRef],
     ) -> anyhow::Result<()> {
         let (mut last, mut is_met) = ("it does not exist".to_owned(), false);
@@ -269,8 +269,9 @@ impl Test {
             is_met = expectation.is_met(&object);
             last = check_ready(&object).1;
             // Only a change wakes an object that is stalled, and here nothing makes one.
-            let is_final =
-                Expectation::stalled().is_met(&object) && stage.is_idle() && are_final(stage, samples).await;
+            let is_final = ConditionExpectation::stalled().is_met(&object)
+                && stage.is_idle()
+                && are_final(stage, samples).await;
             final_polls = if is_final { final_polls + 1 } else { 0 };
             is_met || final_polls >= FINAL_POLLS
         })
@@ -287,7 +288,11 @@ impl Test {
     }
 
     /// Reconciles everything again: without changes nothing may be written.
-    async fn check_idempotence(&self, stage: &Stage, keys: &[ObjectRef]) -> anyhow::Result<((), String)> {
+    async fn check_idempotence(
+        &self,
+        stage: &PluginStage,
+        keys: &[ObjectRef],
+    ) -> anyhow::Result<((), String)> {
         let host = stage.host()?;
         let facts = |key: &ObjectRef| {
             let facts = host.stats().object(key);
@@ -320,7 +325,7 @@ impl Test {
     /// Deletes the samples; they and their dependents must disappear.
     async fn check_deletion(
         &self,
-        stage: &Stage,
+        stage: &PluginStage,
         project: &Project,
         keys: &[ObjectRef],
     ) -> anyhow::Result<((), String)> {
@@ -374,12 +379,14 @@ impl Test {
 }
 
 /// Returns true if each of these objects is Ready or stalled.
-async fn are_final(stage: &Stage, samples: &[ObjectRef]) -> bool {
+async fn are_final(stage: &PluginStage, samples: &[ObjectRef]) -> bool {
     for key in samples {
         let Ok(Some(object)) = stage.get(key).await else {
             return false;
         };
-        if !Expectation::default().is_met(&object) && !Expectation::stalled().is_met(&object) {
+        if !ConditionExpectation::default().is_met(&object)
+            && !ConditionExpectation::stalled().is_met(&object)
+        {
             return false;
         }
     }
@@ -387,7 +394,7 @@ async fn are_final(stage: &Stage, samples: &[ObjectRef]) -> bool {
 }
 
 /// The kinds that the plugin requests to write.
-async fn written_kinds(stage: &Stage, project: &Project) -> Vec<Gvk> {
+async fn written_kinds(stage: &PluginStage, project: &Project) -> Vec<Gvk> {
     let mut kinds = Vec::new();
     for ask in project.asks["kubernetes"].as_array().into_iter().flatten() {
         let words = |field: &str| {
@@ -414,7 +421,7 @@ async fn written_kinds(stage: &Stage, project: &Project) -> Vec<Gvk> {
 }
 
 /// The kinds that the component declares; the CRDs must define them.
-fn check_kinds(stage: &Stage, project: &Project) -> anyhow::Result<(Vec<Gvk>, String)> {
+fn check_kinds(stage: &PluginStage, project: &Project) -> anyhow::Result<(Vec<Gvk>, String)> {
     let kinds = stage.serving_kinds()?;
     project.check_kinds_defined(&kinds)?;
     let names: Vec<_> = kinds.iter().map(ToString::to_string).collect();

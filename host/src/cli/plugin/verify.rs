@@ -8,14 +8,14 @@ use clap::Args;
 use serde::Serialize;
 
 use super::super::{
-    ask::Output,
-    registry::{Registry, read_public_key},
+    ask::OutputFormat,
+    registry::{RegistryCommand, read_public_key},
     table::{Shade, cell, table},
 };
 use crate::{
     contract::inspection::{self, Inspection},
     supply::{
-        oci::{Digest, Reference},
+        oci::{Digest, OciReference},
         signature::{Fingerprint, SignaturePolicy},
     },
 };
@@ -26,7 +26,7 @@ use crate::{
     after_help = "Exit codes: 0 when all that was asked holds; 1 otherwise. Without --key no signature is \
                         asked for."
 )]
-pub struct Verify {
+pub struct PluginVerifyCommand {
     /// Registry reference (REGISTRY/REPOSITORY@sha256:DIGEST or REGISTRY/REPOSITORY:TAG) or file.
     #[arg(value_name = "REFERENCE|FILE")]
     subject: String,
@@ -40,10 +40,10 @@ pub struct Verify {
     #[arg(long, value_name = "FILE", requires = "keys")]
     signature: Option<PathBuf>,
     #[command(flatten)]
-    registry: Registry,
+    registry: RegistryCommand,
     /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
-    output: Output,
+    output: OutputFormat,
 }
 
 /// The result of a verification.
@@ -76,7 +76,7 @@ struct Subject {
     problem: Option<String>,
 }
 
-impl Verify {
+impl PluginVerifyCommand {
     /// Verifies the component and prints the result; a failed check is an error.
     pub async fn run(self) -> anyhow::Result<()> {
         let keys = self.keys.iter().map(|path| read_public_key(path));
@@ -114,8 +114,8 @@ impl Verify {
             problems,
         };
         match self.output {
-            Output::Json => println!("{}", serde_json::to_string_pretty(&result)?),
-            Output::Table => print!("{}", format_result(&result)),
+            OutputFormat::Json => println!("{}", serde_json::to_string_pretty(&result)?),
+            OutputFormat::Table => print!("{}", format_result(&result)),
         }
         if result.verified {
             Ok(())
@@ -167,7 +167,7 @@ impl Verify {
     }
 
     async fn verify_reference(&self, policy: SignaturePolicy) -> anyhow::Result<Subject> {
-        let reference: Reference = self
+        let reference: OciReference = self
             .subject
             .parse()
             .with_context(|| format!("there is no file {}", self.subject))?;

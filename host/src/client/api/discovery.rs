@@ -9,12 +9,12 @@ use std::{
 use parking_lot::Mutex;
 use serde::Deserialize;
 
-use super::{ApiClient, ApiError, Target, parse_response};
+use super::{ApiClient, ApiError, ApiTarget, parse_response};
 use crate::kube::key::{Gvk, ObjectRef};
 
 /// The resource under which a kind is served.
 #[derive(Clone, Debug)]
-pub struct Resource {
+pub struct ServedResource {
     /// `api/v1` or `apis/GROUP/VERSION`.
     prefix: Arc<str>,
     /// Plural name, as in the path.
@@ -25,7 +25,7 @@ pub struct Resource {
     subresources: Arc<[Box<str>]>,
 }
 
-impl Resource {
+impl ServedResource {
     /// Returns whether it has a subresource with the form of the object.
     pub fn has_subresource(&self, name: &str) -> bool {
         self.subresources.iter().any(|known| **known == *name)
@@ -66,7 +66,7 @@ pub(super) struct DiscoveryCache(Mutex<CachedResources>);
 
 #[derive(Default)]
 struct CachedResources {
-    found: HashMap<Gvk, (Resource, Instant)>,
+    found: HashMap<Gvk, (ServedResource, Instant)>,
     /// The kinds that a group and version had when another one was looked for.
     absent: HashMap<Arc<str>, (HashSet<Box<str>>, Instant)>,
 }
@@ -80,7 +80,7 @@ fn path_prefix(gvk: &Gvk) -> Arc<str> {
 }
 
 impl DiscoveryCache {
-    fn get(&self, gvk: &Gvk, now: Instant) -> Option<Result<Resource, ApiError>> {
+    fn get(&self, gvk: &Gvk, now: Instant) -> Option<Result<ServedResource, ApiError>> {
         let cached = self.0.lock();
         if let Some((resource, _)) = cached.found.get(gvk) {
             return Some(Ok(resource.clone()));
@@ -90,7 +90,7 @@ impl DiscoveryCache {
         is_absent.then(|| Err(ApiError::UnknownKind(gvk.clone())))
     }
 
-    fn insert(&self, gvk: &Gvk, resource: Resource, now: Instant) {
+    fn insert(&self, gvk: &Gvk, resource: ServedResource, now: Instant) {
         let mut cached = self.0.lock();
         cached.absent.remove(&resource.prefix);
         cached.found.insert(gvk.clone(), (resource, now));
@@ -124,7 +124,7 @@ impl DiscoveryCache {
         if !matches!(code, 404 | 405) {
             return;
         }
-        let Some(target) = Target::parse(path) else {
+        let Some(target) = ApiTarget::parse(path) else {
             return;
         };
         let status: Status = serde_json::from_slice(body).unwrap_or_default();
@@ -144,7 +144,7 @@ impl DiscoveryCache {
 impl ApiClient {
     /// Discovers the resource of a kind. The result is cached until a request shows that it is stale; a kind that is not
     /// served is looked up again after [`ABSENT_TTL`], because its CRD may be installed later.
-    pub async fn discover_resource(&self, gvk: &Gvk) -> Result<Resource, ApiError> {
+    pub async fn discover_resource(&self, gvk: &Gvk) -> Result<ServedResource, ApiError> {
         #[derive(Deserialize)]
         struct List {
             resources: Vec<Item>,
@@ -174,7 +174,7 @@ impl ApiClient {
         };
         let own_form = list.resources.iter().filter(|r| r.kind == item.kind);
         let subresources = own_form.filter_map(|r| r.name.strip_prefix(&item.name)?.strip_prefix('/'));
-        let resource = Resource {
+        let resource = ServedResource {
             prefix,
             plural: item.name.as_str().into(),
             namespaced: item.namespaced,
@@ -185,7 +185,7 @@ impl ApiClient {
     }
 
     /// Discovers the resource of a kind again, because the cached one did not behave as described.
-    pub async fn rediscover_resource(&self, gvk: &Gvk) -> Result<Resource, ApiError> {
+    pub async fn rediscover_resource(&self, gvk: &Gvk) -> Result<ServedResource, ApiError> {
         self.discovered.forget(gvk);
         self.discover_resource(gvk).await
     }
@@ -244,7 +244,7 @@ mod tests {
 
     fn cache_with_thing(now: Instant) -> DiscoveryCache {
         let cache = DiscoveryCache::default();
-        let resource = Resource {
+        let resource = ServedResource {
             prefix: "apis/g.io/v1".into(),
             plural: "things".into(),
             namespaced: true,

@@ -2,7 +2,7 @@
 
 /// An object or a collection, as a path names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct ApiTarget {
     /// `/api/VERSION` or `/apis/GROUP/VERSION`.
     prefix: String,
     /// Plural name of the kind.
@@ -17,7 +17,7 @@ pub struct Target {
     query: Vec<(String, String)>,
 }
 
-impl Target {
+impl ApiTarget {
     /// Parses a path with its query; none if it names no resource.
     pub fn parse(path: &str) -> Option<Self> {
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
@@ -137,7 +137,7 @@ mod tests {
             ),
             ("/apis/g.io/v1/things/t", "/apis/g.io/v1/things", "t", ""),
         ] {
-            let target = Target::parse(path).expect(path);
+            let target = ApiTarget::parse(path).expect(path);
             assert_eq!(
                 (&*target.collection(), &*target.name, &*target.subresource),
                 (collection, name, subresource),
@@ -145,12 +145,12 @@ mod tests {
             );
         }
         for path in ["/api/v1", "/apis/g.io/v1", "/healthz", "", "/apis/g.io"] {
-            assert_eq!(Target::parse(path), None, "{path}");
+            assert_eq!(ApiTarget::parse(path), None, "{path}");
         }
-        let list = Target::parse("/api/v1/pods?labelSelector=a%3Db%2Cc&limit=5").expect("a list");
+        let list = ApiTarget::parse("/api/v1/pods?labelSelector=a%3Db%2Cc&limit=5").expect("a list");
         assert_eq!(list.parameter("labelSelector"), Some("a=b,c"));
-        assert!(list.contains(&Target::parse("/api/v1/namespaces/a/pods/b").expect("a pod")));
-        assert!(!list.contains(&Target::parse("/api/v1/namespaces/a/services/b").expect("a service")));
+        assert!(list.contains(&ApiTarget::parse("/api/v1/namespaces/a/pods/b").expect("a pod")));
+        assert!(!list.contains(&ApiTarget::parse("/api/v1/namespaces/a/services/b").expect("a service")));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::{
     client::api::{ApiError, PatchType},
     kube::{
         key::ObjectRef,
-        object::Object,
+        object::KubeObject,
         protection::may_need_any,
         references,
         well_known::{HOST_FIELD_MANAGER, bookkeeping},
@@ -32,9 +32,9 @@ impl ApiWriter {
     pub async fn set_finalizers(
         &self,
         key: &ObjectRef,
-        object: &Object,
+        object: &KubeObject,
         finalizers: &[Box<str>],
-    ) -> Result<Arc<Object>, ApiError> {
+    ) -> Result<Arc<KubeObject>, ApiError> {
         let mut patch = json!({"metadata": {
             "uid": &*object.uid,
             "resourceVersion": object.resource_version.to_string(),
@@ -58,7 +58,7 @@ impl ApiWriter {
         held: &BTreeSet<ObjectRef>,
     ) -> Result<(), ApiError> {
         let text = references::format_holds(held);
-        let change = |object: &Object| {
+        let change = |object: &KubeObject| {
             let same =
                 *object.uid != *uid || object.annotation(bookkeeping::HOLDS).unwrap_or_default() == text;
             let text = Some(&text).filter(|text| !text.is_empty());
@@ -77,7 +77,7 @@ impl ApiWriter {
         on: bool,
     ) -> Result<bool, ApiError> {
         let finalizer = references::holder_finalizer(uid);
-        let change = |object: &Object| {
+        let change = |object: &KubeObject| {
             if references::is_held_by(object, uid) == on {
                 return None;
             }
@@ -104,7 +104,7 @@ impl ApiWriter {
         finalizer: &str,
         on: bool,
     ) -> Result<bool, ApiError> {
-        let change = |object: &Object| {
+        let change = |object: &KubeObject| {
             if is_finalizer_settled(object, finalizer, on) {
                 return None;
             }
@@ -137,7 +137,7 @@ impl ApiWriter {
         } else {
             "$deleteFromPrimitiveList/finalizers"
         };
-        let prepare = |object: &Object| {
+        let prepare = |object: &KubeObject| {
             let is_needed = !is_finalizer_settled(object, finalizer, on);
             is_needed.then(|| (PatchType::Strategic, json!({"metadata": {field: [finalizer]}})))
         };
@@ -165,10 +165,10 @@ impl ApiWriter {
         key: &ObjectRef,
         by: &ObjectRef,
         finalizer: &str,
-        change: impl Fn(&Object) -> Option<Value>,
+        change: impl Fn(&KubeObject) -> Option<Value>,
     ) -> Result<Option<bool>, ApiError> {
         let is_leaving = AtomicBool::new(false);
-        let update = |object: &Object| {
+        let update = |object: &KubeObject| {
             let is_finalized = object.has_finalizer(finalizer);
             is_leaving.store(object.is_deleting() && !is_finalized, Ordering::Relaxed);
             if is_leaving.load(Ordering::Relaxed) {
@@ -197,9 +197,9 @@ impl ApiWriter {
         &self,
         key: &ObjectRef,
         by: &ObjectRef,
-        change: impl Fn(&Object) -> Option<Value>,
+        change: impl Fn(&KubeObject) -> Option<Value>,
     ) -> Result<bool, ApiError> {
-        let prepare = |object: &Object| {
+        let prepare = |object: &KubeObject| {
             let mut metadata = change(object)?;
             metadata["uid"] = (*object.uid).into();
             metadata["resourceVersion"] = object.resource_version.to_string().into();
@@ -213,14 +213,14 @@ impl ApiWriter {
         &self,
         key: &ObjectRef,
         by: &ObjectRef,
-        prepare: impl Fn(&Object) -> Option<(PatchType, Value)>,
+        prepare: impl Fn(&KubeObject) -> Option<(PatchType, Value)>,
     ) -> Result<bool, ApiError> {
         let path = self.client.discover_resource(&key.gvk).await?.object(key);
         let mut attempts = 0;
         loop {
             let bytes = self.client.get(&path).await?;
             let (_, object) =
-                Object::parse(&key.gvk, &bytes).map_err(|e| ApiError::InvalidResponse(e.to_string()))?;
+                KubeObject::parse(&key.gvk, &bytes).map_err(|e| ApiError::InvalidResponse(e.to_string()))?;
             let Some((kind, patch)) = prepare(&object) else {
                 return Ok(false);
             };
@@ -253,9 +253,9 @@ impl ApiWriter {
         &self,
         account: Option<&ServiceAccount>,
         key: &ObjectRef,
-        object: &Object,
+        object: &KubeObject,
         mut metadata: Value,
-    ) -> Result<Arc<Object>, ApiError> {
+    ) -> Result<Arc<KubeObject>, ApiError> {
         metadata["uid"] = (*object.uid).into();
         metadata["resourceVersion"] = object.resource_version.to_string().into();
         let path = self.client.discover_resource(&key.gvk).await?.object(key);
@@ -266,7 +266,7 @@ impl ApiWriter {
 }
 
 /// Returns whether an object has a finalizer or not, as wanted. One that is being deleted takes no new one.
-fn is_finalizer_settled(object: &Object, finalizer: &str, on: bool) -> bool {
+fn is_finalizer_settled(object: &KubeObject, finalizer: &str, on: bool) -> bool {
     object.has_finalizer(finalizer) == on || (on && object.is_deleting())
 }
 

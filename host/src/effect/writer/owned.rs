@@ -10,7 +10,7 @@ use crate::{
     client::api::{ApiError, MetadataForm},
     kube::{
         key::{Gvk, ObjectRef},
-        object::Object,
+        object::KubeObject,
         owned::{InventoryFull, change_inventory, format_inventory, list_owned},
         well_known::bookkeeping::OWNED_OBJECTS,
     },
@@ -37,7 +37,7 @@ impl ApiWriter {
         removed: &BTreeSet<ObjectRef>,
     ) -> Result<Result<bool, InventoryRefusal>, ApiError> {
         let refusal = Mutex::new(None);
-        let change = |object: &Object| {
+        let change = |object: &KubeObject| {
             if *object.uid != *uid {
                 *refusal.lock() = Some(InventoryRefusal::Replaced);
                 return None;
@@ -83,12 +83,12 @@ impl ApiWriter {
         &self,
         account: Option<&ServiceAccount>,
         key: &ObjectRef,
-    ) -> Result<Option<Object>, ApiError> {
+    ) -> Result<Option<KubeObject>, ApiError> {
         let path = self.client.discover_resource(&key.gvk).await?.object(key);
         let client = self.client.acting_as(account);
         match client.get_as(&path, Some(MetadataForm::Object)).await {
             Ok(bytes) => {
-                let parsed = Object::parse(&key.gvk, &bytes);
+                let parsed = KubeObject::parse(&key.gvk, &bytes);
                 let (_, object) = parsed.map_err(|e| ApiError::InvalidResponse(e.to_string()))?;
                 Ok(Some(object))
             }

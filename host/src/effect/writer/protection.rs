@@ -9,7 +9,7 @@ use crate::{
     client::api::ApiError,
     kube::{
         key::ObjectRef,
-        object::Object,
+        object::KubeObject,
         protection::{MAX_USED_CONNECTIONS, Protection, format_used, list_used},
         well_known::bookkeeping::USED_CONNECTIONS,
     },
@@ -25,7 +25,7 @@ impl ApiWriter {
         finalizer: &str,
         change: impl Fn(&mut Protection),
     ) -> Result<Option<bool>, ApiError> {
-        let record = |object: &Object| {
+        let record = |object: &KubeObject| {
             let before = Protection::of(object, finalizer);
             let mut after = before.clone();
             change(&mut after);
@@ -43,7 +43,7 @@ impl ApiWriter {
         connection: &ObjectRef,
     ) -> Result<bool, ApiError> {
         let is_listed = AtomicBool::new(false);
-        let update = |object: &Object| {
+        let update = |object: &KubeObject| {
             let mut listed = list_used(object);
             let is_new = listed.insert(connection.clone());
             let has_room = *object.uid == *uid && listed.len() <= MAX_USED_CONNECTIONS;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use crate::{
-    cache::store::{Change, Put, Source, Store},
+    cache::store::{ObjectChange, Put, Store, VersionSource},
     client::api::ApiError,
-    kube::{key::ObjectRef, object::Object, scope::Projection},
-    schedule::dispatcher::{Dispatcher, Expectation},
+    kube::{key::ObjectRef, object::KubeObject, scope::Projection},
+    schedule::dispatcher::{Dispatcher, WriteExpectation},
 };
 
 /// The origin of the changes that a response shows.
@@ -28,7 +28,7 @@ impl Authorship {
 }
 
 /// Callback for a change of the store that a response shows, before it wakes anything. The watch does not report it again.
-pub type ChangeObserver = Arc<dyn Fn(&Change) + Send + Sync>;
+pub type ChangeObserver = Arc<dyn Fn(&ObjectChange) + Send + Sync>;
 
 /// Stores the responses to requests about objects.
 pub(super) struct WriteResponses {
@@ -42,7 +42,7 @@ pub(super) struct PendingResponse<'a> {
     responses: &'a WriteResponses,
     key: &'a ObjectRef,
     by: &'a ObjectRef,
-    expectation: Expectation,
+    expectation: WriteExpectation,
 }
 
 impl WriteResponses {
@@ -60,9 +60,10 @@ impl WriteResponses {
     }
 
     /// Reports a change of the store, which was made for the reconcile of `by` if that is known.
-    fn report_change(&self, change: &Change, by: Option<&ObjectRef>) {
+    fn report_change(&self, change: &ObjectChange, by: Option<&ObjectRef>) {
         (self.observer)(change);
-        self.dispatcher.on_change(change, Source::WriteResponse, by);
+        self.dispatcher
+            .on_change(change, VersionSource::WriteResponse, by);
     }
 
     /// Announces a request about the object `key`, sent for the reconcile of `by`.
@@ -85,7 +86,7 @@ impl WriteResponses {
         let (key, object) = parse_object(key, response)?;
         let put = self
             .store
-            .put(&key, object, Projection::Full, Source::WriteResponse);
+            .put(&key, object, Projection::Full, VersionSource::WriteResponse);
         if let Put::Changed(change) = put {
             self.report_change(&change, None);
         }
@@ -100,7 +101,7 @@ impl PendingResponse<'_> {
         self,
         response: &[u8],
         authorship: Authorship,
-    ) -> Result<Arc<Object>, ApiError> {
+    ) -> Result<Arc<KubeObject>, ApiError> {
         self.store_response_of(response, |_| authorship)
     }
 
@@ -108,13 +109,13 @@ impl PendingResponse<'_> {
     pub(super) fn store_response_of(
         self,
         response: &[u8],
-        judge: impl FnOnce(&Object) -> Authorship,
-    ) -> Result<Arc<Object>, ApiError> {
+        judge: impl FnOnce(&KubeObject) -> Authorship,
+    ) -> Result<Arc<KubeObject>, ApiError> {
         let store = &self.responses.store;
         let (key, object) = parse_object(self.key, response)?;
         let mut authorship = judge(&object);
         let version = object.resource_version;
-        let put = store.put(&key, object, Projection::Full, Source::WriteResponse);
+        let put = store.put(&key, object, Projection::Full, VersionSource::WriteResponse);
         let is_stored = matches!(put, Put::Unchanged | Put::Superseded(_));
         let cached = match put {
             Put::Changed(change) => {
@@ -142,7 +143,7 @@ impl PendingResponse<'_> {
 
     /// Stores the response to a deletion: the object that now waits for its finalizers, or a `Status` or the last
     /// state of one that is gone. `before` is the object as it was cached when the request was sent.
-    pub(super) fn store_deletion(self, response: &[u8], before: Option<&Object>) {
+    pub(super) fn store_deletion(self, response: &[u8], before: Option<&KubeObject>) {
         let status: DeletionStatus = serde_json::from_slice(response).unwrap_or_default();
         let marked = parse_object(self.key, response).ok().map(|(_, object)| object);
         if status.kind != "Status"
@@ -187,8 +188,8 @@ struct DeletionDetails {
 }
 
 /// Returns true if a deletion changed nothing but what marks an object as being deleted.
-fn is_only_marked(before: &Object, after: &Object) -> bool {
-    let unmarked = |object: &Object| {
+fn is_only_marked(before: &KubeObject, after: &KubeObject) -> bool {
+    let unmarked = |object: &KubeObject| {
         let mut value = object.to_value();
         if let Some(metadata) = value["metadata"].as_object_mut() {
             for mark in [
@@ -206,9 +207,9 @@ fn is_only_marked(before: &Object, after: &Object) -> bool {
     unmarked(before) == unmarked(after)
 }
 
-fn parse_object(key: &ObjectRef, response: &[u8]) -> Result<(ObjectRef, Object), ApiError> {
+fn parse_object(key: &ObjectRef, response: &[u8]) -> Result<(ObjectRef, KubeObject), ApiError> {
     let (parsed, object) =
-        Object::parse(&key.gvk, response).map_err(|e| ApiError::InvalidResponse(e.to_string()))?;
+        KubeObject::parse(&key.gvk, response).map_err(|e| ApiError::InvalidResponse(e.to_string()))?;
     // The response does not name its cluster. All users of the name share one copy.
     let parsed = parsed.with_cluster(&key.cluster);
     let key = if parsed == *key { key.clone() } else { parsed };

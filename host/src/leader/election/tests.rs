@@ -36,11 +36,11 @@ struct Node {
     election: ElectionMachine,
     give_up: Duration,
     /// Not executed yet.
-    request: Option<Request>,
+    request: Option<LeaseRequest>,
     /// Executed, and the response has not arrived.
-    response: Option<Response>,
+    response: Option<LeaseResponse>,
     /// Given up, and still in transit.
-    late: Option<Request>,
+    late: Option<LeaseRequest>,
 }
 
 impl Node {
@@ -58,7 +58,7 @@ impl Node {
         self.late = self
             .request
             .take()
-            .filter(|r| *r != Request::Read)
+            .filter(|r| *r != LeaseRequest::Read)
             .or(self.late.take());
         self.response = None;
     }
@@ -87,7 +87,7 @@ impl World {
     }
 
     /// Executes a request at the server.
-    fn serve(&mut self, request: &Request) -> Response {
+    fn serve(&mut self, request: &LeaseRequest) -> LeaseResponse {
         let fresh = "new";
         let stored = |record: &LeaseRecord| Lease {
             version: fresh.into(),
@@ -98,15 +98,15 @@ impl World {
             },
         };
         let written = match (request, &self.lease) {
-            (Request::Read, None) | (Request::Update(_), None) => return Response::Missing,
-            (Request::Read, Some(lease)) => return Response::Lease(lease.clone()),
-            (Request::Create(record), None) => stored(record),
-            (Request::Update(new), Some(old)) if new.version == old.version => stored(&new.record),
-            (Request::Create(_) | Request::Update(_), Some(_)) => return Response::Conflict,
+            (LeaseRequest::Read, None) | (LeaseRequest::Update(_), None) => return LeaseResponse::Missing,
+            (LeaseRequest::Read, Some(lease)) => return LeaseResponse::Lease(lease.clone()),
+            (LeaseRequest::Create(record), None) => stored(record),
+            (LeaseRequest::Update(new), Some(old)) if new.version == old.version => stored(&new.record),
+            (LeaseRequest::Create(_) | LeaseRequest::Update(_), Some(_)) => return LeaseResponse::Conflict,
         };
         self.lease = Some(written.clone());
         self.normalize();
-        Response::Lease(self.lease.clone().expect("just written"))
+        LeaseResponse::Lease(self.lease.clone().expect("just written"))
     }
 
     /// Calls `found` with every world that may come next.
@@ -167,14 +167,14 @@ impl World {
     fn step(&mut self, i: usize) {
         let node = &mut self.nodes[i];
         match act(&mut node.election, NOW, node.response.as_ref(), node.give_up) {
-            Act::Stepped(Step::Send(request, give_up)) => {
+            Act::Stepped(ElectionStep::Send(request, give_up)) => {
                 node.request = Some(request);
                 node.give_up = give_up;
             }
             // The process ends and is started again.
-            Act::Stepped(Step::Done) => node.restart(),
+            Act::Stepped(ElectionStep::Done) => node.restart(),
             Act::Responded => node.give_up(),
-            Act::Stepped(Step::Wait(_)) | Act::Waiting => {}
+            Act::Stepped(ElectionStep::Wait(_)) | Act::Waiting => {}
         }
     }
 
@@ -196,7 +196,7 @@ impl World {
         }
         assert_eq!(here, there);
         match (done, same) {
-            (Act::Stepped(Step::Send(a, until)), Act::Stepped(Step::Send(b, ahead))) => {
+            (Act::Stepped(ElectionStep::Send(a, until)), Act::Stepped(ElectionStep::Send(b, ahead))) => {
                 assert_eq!((a, until + AHEAD), (b, ahead));
             }
             (done, same) => assert_eq!(std::mem::discriminant(&done), std::mem::discriminant(&same)),
@@ -233,20 +233,20 @@ impl World {
         for node in &mut self.nodes {
             // A superseded version never returns, so such a write is refused for ever.
             node.late = node.late.take().filter(|late| match late {
-                Request::Update(lease) => Some(&lease.version) == current.as_ref(),
+                LeaseRequest::Update(lease) => Some(&lease.version) == current.as_ref(),
                 _ => true,
             });
             for request in [&mut node.request, &mut node.late].into_iter().flatten() {
                 match request {
-                    Request::Read => {}
-                    Request::Create(record) => plain(record),
-                    Request::Update(lease) => {
+                    LeaseRequest::Read => {}
+                    LeaseRequest::Create(record) => plain(record),
+                    LeaseRequest::Update(lease) => {
                         rename(&mut lease.version);
                         plain(&mut lease.record);
                     }
                 }
             }
-            if let Some(Response::Lease(lease)) = &mut node.response {
+            if let Some(LeaseResponse::Lease(lease)) = &mut node.response {
                 rename(&mut lease.version);
                 rename(&mut lease.record.renewed);
                 plain(&mut lease.record);
@@ -321,15 +321,20 @@ impl Node {
 
 enum Act {
     Responded,
-    Stepped(Step),
+    Stepped(ElectionStep),
     Waiting,
 }
 
-fn act(election: &mut ElectionMachine, now: Duration, response: Option<&Response>, give_up: Duration) -> Act {
+fn act(
+    election: &mut ElectionMachine,
+    now: Duration,
+    response: Option<&LeaseResponse>,
+    give_up: Duration,
+) -> Act {
     match response {
         Some(response) => election.on_response(now, response.clone()),
         None if election.in_flight.is_none() => return Act::Stepped(election.next_step(now, "")),
-        None if now >= give_up => election.on_response(now, Response::Failed),
+        None if now >= give_up => election.on_response(now, LeaseResponse::Failed),
         None => return Act::Waiting,
     }
     Act::Responded

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use prometheus_client::registry::{Metric, Registry};
 
-use super::Labels;
+use super::MetricLabels;
 
 /// The definition of a metric family with `N` labels.
-pub struct Definition<const N: usize> {
+pub struct MetricDefinition<const N: usize> {
     /// Name, without the suffix `_total` of counters.
     pub name: &'static str,
     /// Type: `counter`, `gauge` or `histogram`.
@@ -21,7 +21,7 @@ pub struct Definition<const N: usize> {
     pub help: &'static str,
 }
 
-impl<const N: usize> Definition<N> {
+impl<const N: usize> MetricDefinition<N> {
     /// Registers a metric as this family, and returns it.
     pub fn register<M: Metric + Clone>(&self, registry: &mut Registry, metric: M) -> M {
         debug_assert_eq!(metric.metric_type().as_str(), self.kind, "{}", self.name);
@@ -30,7 +30,7 @@ impl<const N: usize> Definition<N> {
     }
 
     /// The labels of a series with these values.
-    pub fn with_values(&self, values: [Arc<str>; N]) -> Labels {
+    pub fn with_values(&self, values: [Arc<str>; N]) -> MetricLabels {
         self.labels.into_iter().zip(values).collect()
     }
 }
@@ -47,7 +47,7 @@ macro_rules! definitions {
     ($($constant:ident = $kind:ident $name:literal [$($label:literal),*] $help:literal;)+) => {
         $(
             #[doc = $help]
-            pub const $constant: Definition<{ count_labels(&[$($label),*]) }> = Definition {
+            pub const $constant: MetricDefinition<{ count_labels(&[$($label),*]) }> = MetricDefinition {
                 name: $name,
                 kind: stringify!($kind),
                 labels: [$($label),*],

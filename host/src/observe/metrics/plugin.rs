@@ -13,7 +13,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use super::{Histograms, Labels, definitions, log_rate::LogRate};
+use super::{Histograms, MetricLabels, definitions, log_rate::LogRate};
 use crate::contract::{host_calls::HostCall, limits::Limit};
 
 /// Buckets for the seconds of a reconcile, equal to controller-runtime's.
@@ -113,19 +113,19 @@ macro_rules! families {
 }
 
 families! {
-    results: Family<Labels, Counter> =
+    results: Family<MetricLabels, Counter> =
         definitions::RECONCILES,
         Family::default();
-    errors: Family<Labels, Counter> =
+    errors: Family<MetricLabels, Counter> =
         definitions::RECONCILE_ERRORS,
         Family::default();
-    terminal: Family<Labels, Counter> =
+    terminal: Family<MetricLabels, Counter> =
         definitions::TERMINAL_ERRORS,
         Family::default();
-    panics: Family<Labels, Counter> =
+    panics: Family<MetricLabels, Counter> =
         definitions::RECONCILE_PANICS,
         Family::default();
-    timeouts: Family<Labels, Counter> =
+    timeouts: Family<MetricLabels, Counter> =
         definitions::RECONCILE_TIMEOUTS,
         Family::default();
     seconds: Histograms =
@@ -137,31 +137,31 @@ families! {
     worked: Histograms =
         definitions::WORK_SECONDS,
         Family::new_with_constructor(|| Histogram::new(WORKQUEUE_SECONDS));
-    retries: Family<Labels, Counter> =
+    retries: Family<MetricLabels, Counter> =
         definitions::QUEUE_RETRIES,
         Family::default();
     calls: Histograms =
         definitions::CALL_SECONDS,
         Family::new_with_constructor(|| Histogram::new(CALL_SECONDS));
-    cpu: Family<Labels, Counter<f64, AtomicU64>> =
+    cpu: Family<MetricLabels, Counter<f64, AtomicU64>> =
         definitions::CPU_SECONDS,
         Family::default();
-    traps: Family<Labels, Counter> =
+    traps: Family<MetricLabels, Counter> =
         definitions::TRAPS,
         Family::default();
-    host_calls: Family<Labels, Counter> =
+    host_calls: Family<MetricLabels, Counter> =
         definitions::HOST_CALLS,
         Family::default();
-    suppressed: Family<Labels, Counter> =
+    suppressed: Family<MetricLabels, Counter> =
         definitions::SUPPRESSED_WRITES,
         Family::default();
-    hot_loops: Family<Labels, Counter> =
+    hot_loops: Family<MetricLabels, Counter> =
         definitions::HOT_LOOPS,
         Family::default();
-    exceeded: Family<Labels, Counter> =
+    exceeded: Family<MetricLabels, Counter> =
         definitions::LIMIT_EXCEEDED,
         Family::default();
-    bytes: Family<Labels, Counter> =
+    bytes: Family<MetricLabels, Counter> =
         definitions::HOST_CALL_BYTES,
         Family::default();
     memory: Histograms =

@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 
 use super::{Entry, FIRST_PLANNED_VERSION, Overlay, not_found, object_ref, status_error};
 use crate::{
-    cache::store::{Put, Query, Source},
-    client::api::{ApiClient, ApiError, Interceptor, Target, WriteRequest, parse_response},
+    cache::store::{ListQuery, Put, VersionSource},
+    client::api::{ApiClient, ApiError, ApiTarget, Interceptor, WriteRequest, parse_response},
     kube::{
         key::ObjectRef,
-        object::Object,
+        object::KubeObject,
         scope::{Projection, Scope},
     },
     plan::merge::{
@@ -32,7 +32,7 @@ impl Overlay {
         write: WriteRequest<'_>,
     ) -> Result<Bytes, ApiError> {
         let nowhere = || ApiError::InvalidResponse(format!("{} names no object", write.path));
-        let target = Target::parse(write.path).ok_or_else(nowhere)?;
+        let target = ApiTarget::parse(write.path).ok_or_else(nowhere)?;
         let body: Value = parse_response(write.body)?;
         self.observe_response(write.path, write.body);
         if target.is_event() {
@@ -55,7 +55,7 @@ impl Overlay {
     async fn plan_create(
         &self,
         cluster: &ApiClient,
-        target: &Target,
+        target: &ApiTarget,
         write: &WriteRequest<'_>,
         body: &Value,
     ) -> Result<Bytes, ApiError> {
@@ -86,7 +86,7 @@ impl Overlay {
     async fn plan_apply(
         &self,
         cluster: &ApiClient,
-        target: &Target,
+        target: &ApiTarget,
         write: &WriteRequest<'_>,
         body: &Value,
     ) -> Result<Bytes, ApiError> {
@@ -126,7 +126,7 @@ impl Overlay {
     async fn plan_patch(
         &self,
         cluster: &ApiClient,
-        target: &Target,
+        target: &ApiTarget,
         write: &WriteRequest<'_>,
         mut body: Value,
     ) -> Result<Bytes, ApiError> {
@@ -196,7 +196,7 @@ impl Overlay {
     async fn plan_delete(
         &self,
         cluster: &ApiClient,
-        target: &Target,
+        target: &ApiTarget,
         write: &WriteRequest<'_>,
         mut options: Value,
     ) -> Result<Bytes, ApiError> {
@@ -273,7 +273,7 @@ impl Overlay {
         };
         let mut owned = BTreeSet::new();
         for scope in self.list_scopes(&services) {
-            for (key, object) in services.cache.store.list(&scope, &Query::default()) {
+            for (key, object) in services.cache.store.list(&scope, &ListQuery::default()) {
                 let object = object.to_value();
                 let owners = object["metadata"]["ownerReferences"].as_array();
                 let mut owners = owners.into_iter().flatten().peekable();
@@ -308,7 +308,7 @@ impl Overlay {
             Err(e) if e.code() == 404 => None,
             Err(e) => return Err(e),
         };
-        let target = Target::parse(&path)
+        let target = ApiTarget::parse(&path)
             .ok_or_else(|| ApiError::InvalidResponse(format!("{path} names no object")))?;
         Ok((Entry::new(&target, live), false))
     }
@@ -318,7 +318,7 @@ impl Overlay {
     async fn try_create(
         &self,
         cluster: &ApiClient,
-        target: &Target,
+        target: &ApiTarget,
         entry: &Entry,
         write: WriteRequest<'_>,
     ) -> Result<DryRunResult, ApiError> {
@@ -334,10 +334,10 @@ impl Overlay {
     async fn try_dry_run(
         &self,
         cluster: &ApiClient,
-        target: &Target,
+        target: &ApiTarget,
         write: WriteRequest<'_>,
     ) -> Result<DryRunResult, ApiError> {
-        let namespace = || Target::parse(&format!("/api/v1/namespaces/{}", target.namespace));
+        let namespace = || ApiTarget::parse(&format!("/api/v1/namespaces/{}", target.namespace));
         match cluster.dry_run(write).await {
             Ok(bytes) => parse_response(&bytes).map(Ok),
             Err(ApiError::Status { message, .. }) if message.contains("does not support dry run") => {
@@ -351,7 +351,7 @@ impl Overlay {
         }
     }
 
-    fn has_entry(&self, target: &Target) -> bool {
+    fn has_entry(&self, target: &ApiTarget) -> bool {
         let path = target.object(&target.name);
         self.with_state(|state| state.entries.contains_key(&path))
     }
@@ -410,7 +410,7 @@ impl Overlay {
             return;
         };
         let key = object_ref(new).with_cluster(&self.cluster);
-        let Ok((_, object)) = Object::parse(&key.gvk, json) else {
+        let Ok((_, object)) = KubeObject::parse(&key.gvk, json) else {
             return;
         };
         if gone {
@@ -418,7 +418,7 @@ impl Overlay {
                 if let Some(change) = services.cache.store.remove(&scope, &key, &object.uid, u64::MAX) {
                     services
                         .dispatcher
-                        .on_change(&change, Source::WriteResponse, None);
+                        .on_change(&change, VersionSource::WriteResponse, None);
                 }
             }
             return;
@@ -433,9 +433,11 @@ impl Overlay {
             services
                 .cache
                 .store
-                .put(&key, object, projection, Source::WriteResponse)
+                .put(&key, object, projection, VersionSource::WriteResponse)
         {
-            services.dispatcher.on_change(&change, Source::WriteResponse, by);
+            services
+                .dispatcher
+                .on_change(&change, VersionSource::WriteResponse, by);
         }
     }
 }
@@ -458,7 +460,7 @@ fn mark_deleted(before: &Value) -> Value {
 }
 
 /// Checks the preconditions of a patch (UID and resourceVersion) and removes them from it.
-fn check_preconditions(target: &Target, before: &Value, patch: &mut Value) -> Result<(), ApiError> {
+fn check_preconditions(target: &ApiTarget, before: &Value, patch: &mut Value) -> Result<(), ApiError> {
     let Some(metadata) = patch.get_mut("metadata").and_then(Value::as_object_mut) else {
         return Ok(());
     };

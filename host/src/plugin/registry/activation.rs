@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use super::{
-    Registry, Slots,
-    slot::{Build, Slot, SlotChange, refuse_recorded_build},
+    PluginRegistry, Slots,
+    slot::{Slot, SlotBuild, SlotChange, refuse_recorded_build},
 };
 use crate::{
     kube::well_known::plugin_reason,
     plugin::{HookState, LoadError, Plugin, SlotId},
 };
 
-impl Registry {
+impl PluginRegistry {
     /// Accepts a build as the newest one of a slot. It serves, unless it was rolled back and there is a build before it.
     /// Calls in flight end on the previous build. The build of a `Plugin` object takes the place of one that a file has
     /// brought.
@@ -39,7 +39,7 @@ impl Registry {
         Ok(self.settle(&mut slots, id, |slot| slot.accept(plugin, took)))
     }
 
-    /// Makes the previous build serve, in a process that has none, before [`Registry::serve`] gets the one that was rolled
+    /// Makes the previous build serve, in a process that has none, before [`PluginRegistry::serve`] gets the one that was rolled
     /// back. Fails as that does, and if it is the recorded build.
     pub fn restore_previous(&self, id: &SlotId, previous: Plugin) -> Result<SlotChange, LoadError> {
         let mut slots = self.slots.write();
@@ -51,7 +51,7 @@ impl Registry {
         Ok(self.settle(&mut slots, id, |slot| {
             slot.reset_hooks(&previous);
             slot.count_served(None);
-            slot.previous = Some(Build::new(previous));
+            slot.previous = Some(SlotBuild::new(previous));
         }))
     }
 
@@ -136,7 +136,7 @@ impl Slot {
     /// Makes a build the newest one. The same component and configuration with another policy keeps its health, trial and
     /// rollback.
     fn accept(&mut self, mut plugin: Plugin, took: Option<Duration>) {
-        let is_previous = |previous: &mut Build| previous.plugin.same_build(&plugin);
+        let is_previous = |previous: &mut SlotBuild| previous.plugin.same_build(&plugin);
         let rolled_back = match &self.newest {
             Some(newest) if newest.plugin.same_build(&plugin) => {
                 plugin.health = newest.plugin.health.clone();
@@ -166,9 +166,9 @@ impl Slot {
         if let Some(previous) = &mut self.previous {
             previous.bind(|previous| previous.with_policy_of(&plugin));
         }
-        self.newest = Some(Build {
+        self.newest = Some(SlotBuild {
             rolled_back,
-            ..Build::new(plugin)
+            ..SlotBuild::new(plugin)
         });
     }
 

@@ -1,17 +1,17 @@
 //! Canary of a slot: a second build that reconciles a part of the objects.
 
 use super::{
-    Registry,
-    slot::{Build, SlotChange},
+    PluginRegistry,
+    slot::{SlotBuild, SlotChange},
 };
 use crate::{
     kube::well_known::plugin_reason,
     plugin::{LoadError, Plugin, SlotId, canary_selector::CanarySelector},
 };
 
-pub(super) struct Canary {
+pub(super) struct CanaryBuild {
     /// The build, which may be kept from serving ([`super::slot::choose`]).
-    pub(super) build: Option<Build>,
+    pub(super) build: Option<SlotBuild>,
     /// Revision of the newest spec of it; empty to have it loaded again.
     pub(super) revision: String,
     /// Error that kept the newest revision from being accepted.
@@ -19,7 +19,7 @@ pub(super) struct Canary {
     pub(super) selector: CanarySelector,
 }
 
-impl Registry {
+impl PluginRegistry {
     /// True when this revision of a canary has been processed, whether it serves or was refused.
     pub fn is_canary_current(&self, id: &SlotId, revision: &str) -> bool {
         let slots = self.slots.read();
@@ -48,10 +48,10 @@ impl Registry {
         let change = self.settle(&mut slots, id, |slot| {
             let before = slot.canary.take().and_then(|canary| canary.build);
             let before = before.filter(|before| before.plugin.same_build(&plugin));
-            slot.canary = Some(Canary {
-                build: Some(Build {
+            slot.canary = Some(CanaryBuild {
+                build: Some(SlotBuild {
                     rolled_back: before.and_then(|before| before.rolled_back),
-                    ..Build::new(plugin)
+                    ..SlotBuild::new(plugin)
                 }),
                 revision: revision.into(),
                 refusal: None,
@@ -75,7 +75,7 @@ impl Registry {
         slots.entry(id.clone()).or_default();
         self.settle(&mut slots, id, |slot| {
             let before = slot.canary.take().and_then(|canary| canary.build);
-            slot.canary = Some(Canary {
+            slot.canary = Some(CanaryBuild {
                 build: before.filter(|build| build.rolled_back.is_some()),
                 revision: revision.into(),
                 refusal,

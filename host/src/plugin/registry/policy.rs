@@ -3,16 +3,16 @@
 use std::collections::HashMap;
 
 use super::{
-    Registry,
+    PluginRegistry,
     slot::{Slot, SlotChange},
 };
 use crate::{
-    contract::limits::Limits,
+    contract::limits::PluginLimits,
     plugin::{LoadError, SlotId},
     policy::{components::ComponentPolicy, grants::Grants},
 };
 
-impl Registry {
+impl PluginRegistry {
     /// Sets the host's policy of components, which every build must meet from now on, and judges those that are kept.
     /// Returns what that changes.
     pub fn set_component_policy(&self, policy: &ComponentPolicy) -> Vec<(SlotId, SlotChange)> {
@@ -49,7 +49,7 @@ impl Registry {
 
     /// Applies the current grants, limits and suspension to the builds of a slot, even if the newest one is still being
     /// loaded or was refused.
-    pub fn rebind(&self, id: &SlotId, grants: &Grants, limits: &Limits, suspended: bool) -> SlotChange {
+    pub fn rebind(&self, id: &SlotId, grants: &Grants, limits: &PluginLimits, suspended: bool) -> SlotChange {
         let mut slots = self.slots.write();
         // Until its own build serves, an object binds the build that a file has brought, and the file no longer does.
         let bound = match slots.get(id).and_then(Slot::object_of_serving) {

@@ -12,7 +12,7 @@ const MAX_SHOWN_DIFFERENCES: usize = 3;
 
 /// State of one component file, or one `Plugin` object.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Report {
+pub struct SlotReport {
     /// Name of the plugin; until a build has been loaded, that of the file or object.
     pub name: String,
     /// The component file, or `Plugin/NAME`.
@@ -132,7 +132,7 @@ impl fmt::Display for PreflightReport {
 }
 
 impl Slot {
-    pub(super) fn report(&self, id: &SlotId) -> Report {
+    pub(super) fn report(&self, id: &SlotId) -> SlotReport {
         let serving = self.serving();
         let (trapping, trap) = serving.map(|p| p.health.trapping()).unwrap_or_default();
         let (reason, message) = self.describe_problem();
@@ -143,7 +143,7 @@ impl Slot {
             .or(serving);
         let newest = self.newest.as_ref();
         let bad = newest.filter(|_| self.choice.rolled_back.is_some());
-        Report {
+        SlotReport {
             name: serving.map_or_else(|| id.provisional_name().to_owned(), |p| p.name().to_string()),
             file: id.to_string(),
             version: serving.map(|p| p.version.clone()).unwrap_or_default(),

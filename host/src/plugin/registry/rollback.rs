@@ -5,7 +5,7 @@
 use std::{sync::Arc, time::Instant};
 
 use super::{
-    Registry, Slots,
+    PluginRegistry, Slots,
     slot::{Slot, SlotChange},
 };
 use crate::{
@@ -29,7 +29,7 @@ pub struct Rollback {
     pub why: String,
 }
 
-impl Registry {
+impl PluginRegistry {
     /// True when this build was rolled back in this slot, as the serving build or as canary.
     pub fn is_rolled_back(&self, id: &SlotId, plugin: &Plugin) -> bool {
         let slots = self.slots.read();

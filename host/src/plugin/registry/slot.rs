@@ -6,7 +6,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::canary::Canary;
+use super::canary::CanaryBuild;
 use crate::{
     kube::well_known::plugin_reason,
     plugin::{HookState, LoadError, Plugin, SlotId, spec::RolledBack},
@@ -17,10 +17,10 @@ use crate::{
 #[derive(Default)]
 pub(super) struct Slot {
     /// The build of the newest revision that was accepted, which serves unless it was rolled back.
-    pub(super) newest: Option<Build>,
+    pub(super) newest: Option<SlotBuild>,
     /// The build to roll back to during the trial of the newest one, and after a rollback.
-    pub(super) previous: Option<Build>,
-    pub(super) canary: Option<Canary>,
+    pub(super) previous: Option<SlotBuild>,
+    pub(super) canary: Option<CanaryBuild>,
     /// The rollback that the status of the `Plugin` object records, as it was last read.
     pub(super) record: Option<RolledBack>,
     /// The builds that serve, and what keeps others from it.
@@ -44,7 +44,7 @@ pub(super) struct Slot {
 
 /// A build, and what has been found out about it.
 #[derive(Clone)]
-pub(super) struct Build {
+pub(super) struct SlotBuild {
     /// The build, with the grants, limits and suspension of its slot.
     pub(super) plugin: Arc<Plugin>,
     /// Why this process has rolled it back.
@@ -101,7 +101,7 @@ impl SlotChange {
     }
 }
 
-impl Build {
+impl SlotBuild {
     pub(super) fn new(plugin: Plugin) -> Self {
         Self {
             plugin: Arc::new(plugin),
@@ -141,12 +141,12 @@ impl Build {
 /// - A build that must not run is suspended, not replaced: a policy stops builds and never rolls back.
 /// - A canary serves beside a stable build that it is compatible with.
 pub(super) fn choose(
-    newest: Option<&Build>,
-    previous: Option<&Build>,
-    canary: Option<&Build>,
+    newest: Option<&SlotBuild>,
+    previous: Option<&SlotBuild>,
+    canary: Option<&SlotBuild>,
     record: Option<&RolledBack>,
 ) -> Choice {
-    let record_of = |build: &Build| record.filter(|record| record.names_build(&build.plugin));
+    let record_of = |build: &SlotBuild| record.filter(|record| record.names_build(&build.plugin));
     let rolled_back = newest.and_then(|newest| {
         let recorded = || record_of(newest).map(|record| record.message.clone());
         newest.rolled_back.clone().or_else(recorded)
@@ -166,7 +166,7 @@ pub(super) fn choose(
         let incompatible = || Some(LoadError::new(plugin_reason::INCOMPATIBLE_CANARY, difference()?));
         canary.violation.clone().or_else(incompatible)
     });
-    let may_serve = |canary: &&Build| canary_refusal.is_none() && canary.rolled_back.is_none();
+    let may_serve = |canary: &&SlotBuild| canary_refusal.is_none() && canary.rolled_back.is_none();
     Choice {
         canary: canary.filter(may_serve).map(|canary| canary.plugin.clone()),
         stable: Some(match &stopped {
@@ -227,7 +227,7 @@ impl Slot {
         }
     }
 
-    pub(super) fn builds_mut(&mut self) -> impl Iterator<Item = &mut Build> {
+    pub(super) fn builds_mut(&mut self) -> impl Iterator<Item = &mut SlotBuild> {
         let canary = self.canary.as_mut().and_then(|canary| canary.build.as_mut());
         [self.newest.as_mut(), self.previous.as_mut(), canary]
             .into_iter()
@@ -235,7 +235,7 @@ impl Slot {
     }
 
     /// All builds that are kept, those that were rolled back included.
-    pub(super) fn builds(&self) -> impl Iterator<Item = &Build> {
+    pub(super) fn builds(&self) -> impl Iterator<Item = &SlotBuild> {
         let canary = self.canary.as_ref().and_then(|canary| canary.build.as_ref());
         [self.newest.as_ref(), self.previous.as_ref(), canary]
             .into_iter()

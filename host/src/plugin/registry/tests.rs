@@ -5,10 +5,10 @@ use std::{collections::HashMap, sync::LazyLock, time::Instant};
 use super::*;
 use crate::{
     contract::inspection::tests::build_component,
-    contract::limits::Limits,
+    contract::limits::PluginLimits,
     kube::well_known::plugin_reason,
     plugin::{
-        CallResult, CallSubject, Kind, LoadState,
+        CallResult, CallSubject, LoadState, PluginKind,
         canary_selector::CanarySelector,
         health,
         spec::{CanaryObjects, RolledBack},
@@ -26,8 +26,8 @@ static COMPILED: LazyLock<Arc<Compiled>> = LazyLock::new(|| {
     )
 });
 
-fn kind(name: &str) -> Kind {
-    Kind {
+fn kind(name: &str) -> PluginKind {
+    PluginKind {
         gvk: Gvk::new("g", "v1", name),
         finalizer: None,
         selector: None,
@@ -47,7 +47,7 @@ fn plugin_with_config(name: &str, digest: &str, of: &str, config: &[u8]) -> Plug
             plugin: name.into(),
             grants: Grants::default().grants_for(name),
             config: config.to_vec(),
-            limits: Limits::default(),
+            limits: PluginLimits::default(),
         }),
         version: "1".into(),
         digest: digest.repeat(64),
@@ -65,21 +65,21 @@ fn plugin_with_config(name: &str, digest: &str, of: &str, config: &[u8]) -> Plug
     }
 }
 
-fn object(uid: usize) -> Object {
+fn object(uid: usize) -> KubeObject {
     let json = format!(r#"{{"metadata":{{"name":"a","uid":"{uid}"}}}}"#);
-    Object::parse(&Gvk::new("g", "v1", "A"), json.as_bytes())
+    KubeObject::parse(&Gvk::new("g", "v1", "A"), json.as_bytes())
         .expect("an object")
         .1
 }
 
 /// First digit of the digest of the build that reconciles an object.
-fn build_of(registry: &Registry, uid: usize) -> String {
+fn build_of(registry: &PluginRegistry, uid: usize) -> String {
     let found = registry.find_for_object(&Gvk::new("g", "v1", "A"), &object(uid));
     found.map(|p| p.digest[..1].to_owned()).unwrap_or_default()
 }
 
 /// So many objects trap with the build that has them; gives what was rolled back.
-fn trap_objects(registry: &Registry, objects: std::ops::Range<usize>) -> Option<Rollback> {
+fn trap_objects(registry: &PluginRegistry, objects: std::ops::Range<usize>) -> Option<Rollback> {
     let mut back = None;
     for uid in objects {
         let found = registry.find_for_object(&Gvk::new("g", "v1", "A"), &object(uid));
@@ -112,7 +112,7 @@ fn weight(weight: u8) -> CanarySelector {
 
 #[test]
 fn serve_with_taken_name_or_kind_is_refused_until_it_is_free() {
-    let registry = Registry::default();
+    let registry = PluginRegistry::default();
     registry
         .serve(&SlotId::file("a.wasm"), "1", plugin("a", "1", "A"), None)
         .expect("serves");
@@ -152,7 +152,7 @@ fn serve_with_taken_name_or_kind_is_refused_until_it_is_free() {
 
 #[test]
 fn serve_from_object_replaces_the_file_and_refuses_others() {
-    let registry = Registry::default();
+    let registry = PluginRegistry::default();
     registry
         .serve(&SlotId::file("a.wasm"), "1", plugin("a", "1", "A"), None)
         .expect("serves");
@@ -175,7 +175,7 @@ fn serve_from_object_replaces_the_file_and_refuses_others() {
 
 #[test]
 fn trapping_build_is_rolled_back_once_with_current_policy() {
-    let registry = Registry::default();
+    let registry = PluginRegistry::default();
     registry
         .serve(&SlotId::file("a.wasm"), "1", plugin("a", "1", "A"), None)
         .expect("serves");
@@ -204,9 +204,9 @@ fn trapping_build_is_rolled_back_once_with_current_policy() {
         plugin: "a".into(),
         grants: Grants::default().grants_for("a"),
         config: b"{}".to_vec(),
-        limits: Limits {
+        limits: PluginLimits {
             host_calls: 7,
-            ..Limits::default()
+            ..PluginLimits::default()
         },
     });
     let served = registry
@@ -232,7 +232,7 @@ fn trapping_build_is_rolled_back_once_with_current_policy() {
 
 /// The rollback of build 2 to build 1, as the status of a `Plugin` object records it.
 fn record_rollback() -> RolledBack {
-    let (registry, id) = (Registry::default(), SlotId::object("a"));
+    let (registry, id) = (PluginRegistry::default(), SlotId::object("a"));
     for digest in ["1", "2"] {
         let served = registry.serve(&id, digest, plugin("a", digest, "A"), None);
         served.expect("serves");
@@ -253,7 +253,7 @@ fn record_rollback() -> RolledBack {
 /// A reconcile of the object may have read it right before its deletion.
 #[test]
 fn record_of_a_removed_slot_reserves_no_name() {
-    let (registry, id, record) = (Registry::default(), SlotId::object("a"), record_rollback());
+    let (registry, id, record) = (PluginRegistry::default(), SlotId::object("a"), record_rollback());
     registry.reserve_name("a");
     registry.remove(&id);
     let change = registry.refresh_rollback_record(&id, Some(record));
@@ -263,7 +263,7 @@ fn record_of_a_removed_slot_reserves_no_name() {
 
 #[test]
 fn build_that_another_process_has_rolled_back_is_refused() {
-    let (registry, id, record) = (Registry::default(), SlotId::object("a"), record_rollback());
+    let (registry, id, record) = (PluginRegistry::default(), SlotId::object("a"), record_rollback());
     let serve = |revision: &str, digest: &str| {
         let served = registry.serve(&id, revision, plugin("a", digest, "A"), None);
         let refusal = served.map(drop).inspect_err(|refusal| {
@@ -290,7 +290,7 @@ fn build_that_another_process_has_rolled_back_is_refused() {
 #[test]
 fn rolled_back_build_is_tried_again_without_its_record_or_with_another_config() {
     let (id, record) = (SlotId::object("a"), record_rollback());
-    let registry = Registry::default();
+    let registry = PluginRegistry::default();
     registry.update_rollback_record(&id, Some(record.clone()));
     let refusal = registry.serve(&id, "1", plugin("a", "2", "A"), None).err();
     registry.record_refusal(&id, "1", refusal.expect("refused"));
@@ -301,7 +301,7 @@ fn rolled_back_build_is_tried_again_without_its_record_or_with_another_config() 
     served.expect("serves");
     assert_eq!(build_of(&registry, 1), "2");
 
-    let registry = Registry::default();
+    let registry = PluginRegistry::default();
     registry.update_rollback_record(&id, Some(record));
     let other = plugin_with_config("a", "2", "A", b"{\"a\":1}");
     assert!(registry.serve(&id, "1", other, None).is_ok());
@@ -309,7 +309,7 @@ fn rolled_back_build_is_tried_again_without_its_record_or_with_another_config() 
 
 #[test]
 fn previous_build_serves_in_place_of_a_recorded_one() {
-    let (registry, id, mut record) = (Registry::default(), SlotId::object("a"), record_rollback());
+    let (registry, id, mut record) = (PluginRegistry::default(), SlotId::object("a"), record_rollback());
     let source = "registry.example.org/a@sha256:1";
     record.previous_source = Some(source.into());
     registry.update_rollback_record(&id, Some(record.clone()));
@@ -340,7 +340,7 @@ fn previous_build_serves_in_place_of_a_recorded_one() {
 fn standby_follows_the_rollback_of_the_leader() {
     let (id, record) = (SlotId::object("a"), record_rollback());
     // It has both builds.
-    let registry = Registry::default();
+    let registry = PluginRegistry::default();
     for digest in ["1", "2"] {
         let served = registry.serve(&id, digest, plugin("a", digest, "A"), None);
         served.expect("serves");
@@ -353,7 +353,7 @@ fn standby_follows_the_rollback_of_the_leader() {
         (LoadState::RolledBack, Some(record.message.clone()))
     );
     // It has the new build only.
-    let registry = Registry::default();
+    let registry = PluginRegistry::default();
     let served = registry.serve(&id, "1", plugin("a", "2", "A"), None);
     served.expect("serves");
     let change = registry.update_rollback_record(&id, Some(record));
@@ -367,7 +367,7 @@ fn standby_follows_the_rollback_of_the_leader() {
 
 #[test]
 fn undone_build_serves_after_a_rollback_and_the_bad_one_is_tried_again() {
-    let (registry, id) = (Registry::default(), SlotId::file("a.wasm"));
+    let (registry, id) = (PluginRegistry::default(), SlotId::file("a.wasm"));
     let serve = |revision: &str, digest: &str| {
         registry
             .serve(&id, revision, plugin("a", digest, "A"), None)
@@ -391,7 +391,7 @@ fn undone_build_serves_after_a_rollback_and_the_bad_one_is_tried_again() {
 
 #[test]
 fn canary_reconciles_its_share_until_rollback_or_promotion() {
-    let registry = Registry::default();
+    let registry = PluginRegistry::default();
     let id = SlotId::object("a");
     registry.reserve_name("a");
     let beside = registry.serve_canary(&id, "c", plugin("a", "2", "A"), weight(50));
@@ -411,7 +411,7 @@ fn canary_reconciles_its_share_until_rollback_or_promotion() {
     registry
         .serve_canary(&id, "c", plugin("a", "2", "A"), weight(50))
         .expect("serves");
-    let builds = |registry: &Registry| (0..100).filter(|uid| build_of(registry, *uid) == "2").count();
+    let builds = |registry: &PluginRegistry| (0..100).filter(|uid| build_of(registry, *uid) == "2").count();
     let half = builds(&registry);
     assert!((25..75).contains(&half), "{half}");
     assert!(
@@ -448,7 +448,7 @@ fn canary_reconciles_its_share_until_rollback_or_promotion() {
 
 #[test]
 fn kind_that_a_build_gives_up_is_retried_for_others() {
-    let registry = Registry::default();
+    let registry = PluginRegistry::default();
     let both = |digest| Plugin {
         kinds: vec![kind("A"), kind("B")],
         ..plugin("a", digest, "A")
@@ -478,7 +478,7 @@ fn kind_that_a_build_gives_up_is_retried_for_others() {
 
 #[test]
 fn rollback_to_a_kind_taken_meanwhile_does_not_happen() {
-    let registry = Registry::default();
+    let registry = PluginRegistry::default();
     let both = Plugin {
         kinds: vec![kind("A"), kind("B")],
         ..plugin("a", "1", "A")
@@ -502,7 +502,7 @@ fn rollback_to_a_kind_taken_meanwhile_does_not_happen() {
 
 #[test]
 fn canary_is_compared_again_when_the_stable_build_changes() {
-    let registry = Registry::default();
+    let registry = PluginRegistry::default();
     let id = SlotId::object("a");
     registry
         .serve(&id, "1", plugin("a", "1", "A"), None)
@@ -532,13 +532,13 @@ fn canary_is_compared_again_when_the_stable_build_changes() {
 
 #[test]
 fn policy_of_an_object_binds_the_build_of_a_file() {
-    let registry = Registry::default();
+    let registry = PluginRegistry::default();
     registry
         .serve(&SlotId::file("a.wasm"), "1", plugin("a", "1", "A"), None)
         .expect("serves");
-    let most = |host_calls| Limits {
+    let most = |host_calls| PluginLimits {
         host_calls,
-        ..Limits::default()
+        ..PluginLimits::default()
     };
     let agree = |id: &SlotId, limits| {
         let change = registry.rebind(id, &Grants::default(), &limits, false);
@@ -577,7 +577,7 @@ fn policy_of_an_object_binds_the_build_of_a_file() {
 }
 
 /// Sets a policy of the host that revokes the builds with this digit. Returns the change of a slot.
-fn revoke(registry: &Registry, id: &SlotId, digits: &[&str]) -> SlotChange {
+fn revoke(registry: &PluginRegistry, id: &SlotId, digits: &[&str]) -> SlotChange {
     let policy = ComponentPolicy {
         revoked_digests: digits.iter().map(|digit| digit.repeat(64)).collect(),
         ..ComponentPolicy::default()
@@ -589,7 +589,7 @@ fn revoke(registry: &Registry, id: &SlotId, digits: &[&str]) -> SlotChange {
 
 #[test]
 fn revoked_build_stays_suspended_until_another_is_accepted() {
-    let (registry, id) = (Registry::default(), SlotId::object("a"));
+    let (registry, id) = (PluginRegistry::default(), SlotId::object("a"));
     registry
         .serve(&id, "1", plugin("a", "1", "A"), None)
         .expect("serves");
@@ -599,7 +599,7 @@ fn revoked_build_stays_suspended_until_another_is_accepted() {
     assert!(change.now.expect("it is kept").suspended);
     assert!(revoke(&registry, &id, &["1"]).stopped.is_empty(), "reported once");
     // Neither a change of the grants, nor a refused build, nor the same one lets it serve again.
-    registry.rebind(&id, &Grants::default(), &Limits::default(), false);
+    registry.rebind(&id, &Grants::default(), &PluginLimits::default(), false);
     registry.record_refusal(&id, "2", LoadError::new(plugin_reason::NOT_FOUND, "none".into()));
     let again = registry.serve(&id, "3", plugin("a", "1", "A"), None);
     assert_eq!(again.err().map(|refusal| refusal.reason), Some("Revoked"));
@@ -629,7 +629,7 @@ fn revoked_build_stays_suspended_until_another_is_accepted() {
 
 #[test]
 fn build_without_a_signature_of_now_stays_suspended_until_it_has_one() {
-    let (registry, id) = (Registry::default(), SlotId::object("a"));
+    let (registry, id) = (PluginRegistry::default(), SlotId::object("a"));
     registry
         .serve(&id, "1", plugin("a", "1", "A"), None)
         .expect("serves");
@@ -647,7 +647,7 @@ fn build_without_a_signature_of_now_stays_suspended_until_it_has_one() {
 
 #[test]
 fn rollback_never_returns_to_revoked_build_and_revoked_canary_ends() {
-    let (registry, id) = (Registry::default(), SlotId::object("a"));
+    let (registry, id) = (PluginRegistry::default(), SlotId::object("a"));
     for (revision, digest) in [("1", "1"), ("2", "2")] {
         registry
             .serve(&id, revision, plugin("a", digest, "A"), None)
@@ -662,7 +662,7 @@ fn rollback_never_returns_to_revoked_build_and_revoked_canary_ends() {
     );
     assert_eq!(build_of(&registry, 1), "2");
 
-    let (registry, id) = (Registry::default(), SlotId::object("a"));
+    let (registry, id) = (PluginRegistry::default(), SlotId::object("a"));
     registry
         .serve(&id, "1", plugin("a", "1", "A"), None)
         .expect("serves");

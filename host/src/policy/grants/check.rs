@@ -9,12 +9,11 @@ use std::{
 };
 
 use super::{
-    Access, Grant, KubernetesGrant, MessageGrant, Permissions, ReconcileGrant, ReconcileSettings,
-    SAME_NAMESPACE, SecretDestination, SecretGrant, ServiceAccount, Subscription, UpstreamGrant, Verb,
-    topic::matches_topic,
+    Access, Grant, GrantVerb, KubernetesGrant, Permissions, ReconcileSettings, ServiceAccount, Subscription,
+    access::EntrySuggestion, entry::OwnPlace, kubernetes::matches_cluster, patterns::matches_any,
 };
 use crate::{
-    contract::limits::Limits,
+    contract::limits::PluginLimits,
     kube::key::{Gvk, IN_CLUSTER},
 };
 
@@ -24,8 +23,8 @@ use crate::{
 pub struct Denied {
     plugin: Arc<str>,
     action: String,
-    /// The field that would allow it, without its prefix; empty if none would.
-    field: String,
+    /// The entry that would allow it; none if none would.
+    suggestion: Option<EntrySuggestion>,
     is_asked: bool,
     /// Prefix of the field in the grant; `None` if it is granted.
     grant_prefix: Option<Arc<str>>,
@@ -34,21 +33,18 @@ pub struct Denied {
 impl Denied {
     fn describe_missing(&self) -> impl fmt::Display + '_ {
         fmt::from_fn(|f| {
-            let term = &self.field;
-            if term.is_empty() {
+            let Some(suggestion) = &self.suggestion else {
                 return f.write_str("no grant allows it, since a Plugin holds the grants themselves");
-            }
+            };
             if !self.is_asked {
-                write!(
-                    f,
-                    "its manifest does not ask for it, which would be `permissions.{term}"
-                )?;
+                let entry = suggestion.display_in("permissions.");
+                write!(f, "its manifest does not ask for it, which would be {entry}")?;
             }
             if !self.is_asked && self.grant_prefix.is_some() {
                 f.write_str("; nor is it granted: ")?;
             }
             match &self.grant_prefix {
-                Some(place) => write!(f, "grant it with `{place}{term}"),
+                Some(place) => write!(f, "grant it with {}", suggestion.display_in(place)),
                 None => Ok(()),
             }
         })
@@ -69,26 +65,6 @@ pub struct PluginGrants {
     used: Arc<UsedEntries>,
 }
 
-/// The place of the reconciled object, which entries are relative to.
-#[derive(Clone, Copy)]
-struct OwnPlace<'a> {
-    /// Its namespace; empty for a cluster-scoped object.
-    namespace: &'a str,
-    /// Its cluster; empty for the host's own.
-    cluster: &'a str,
-}
-
-impl<'a> OwnPlace<'a> {
-    /// The namespace that `Same` stands for on a cluster. On the host's own, objects of another one count as objects in the
-    /// namespace of their `Cluster`: who may create a namespace there must not reach that of its name here.
-    fn namespace_on(&self, cluster: &str) -> &'a str {
-        match self.cluster.split_once('/') {
-            Some((namespace, _)) if cluster.is_empty() => namespace,
-            _ => self.namespace,
-        }
-    }
-}
-
 /// The entries asked for that have been used. Marking reads first, so that the usual check writes no shared memory; two
 /// policies are equal regardless of it.
 #[derive(Debug, Default)]
@@ -96,7 +72,7 @@ struct UsedEntries(Box<[AtomicU64]>);
 
 impl UsedEntries {
     fn for_permissions(permissions: &Permissions) -> Arc<Self> {
-        let words = permissions.entry_count().div_ceil(64);
+        let words = permissions.entries().count().div_ceil(64);
         Arc::new(Self((0..words).map(|_| AtomicU64::default()).collect()))
     }
 
@@ -149,8 +125,7 @@ impl PluginGrants {
         Self { asks, used, ..self }
     }
 
-    /// The indexes of used entries of the permissions asked for (without them: granted): reconciles, kubernetes, upstreams,
-    /// messages and secrets in their order, then events.
+    /// The indexes of used entries among the [`Permissions::entries`] asked for (without them: granted).
     pub fn used_entries(&self) -> Vec<usize> {
         let marked = |i: &usize| {
             let word = self.used.0.get(i / 64);
@@ -182,7 +157,7 @@ impl PluginGrants {
     }
 
     /// Its limits, on a host with these limits.
-    pub fn effective_limits(&self, host: &Limits) -> Limits {
+    pub fn effective_limits(&self, host: &PluginLimits) -> PluginLimits {
         self.grant.limits.with_defaults(host)
     }
 
@@ -219,15 +194,15 @@ impl PluginGrants {
     /// Groups and kinds it may hold. Patterns are left out. An object of another cluster holds nothing.
     pub fn holdable_kinds(&self) -> impl Iterator<Item = (&str, &str)> {
         let can_hold = self.home.is_empty();
-        self.named_kinds(&[Verb::Hold]).filter(move |_| can_hold)
+        self.named_kinds(&[GrantVerb::Hold]).filter(move |_| can_hold)
     }
 
     /// Groups and kinds it may write on the host's own cluster. Patterns are left out.
     pub fn writable_kinds(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.named_kinds(&[Verb::Apply, Verb::Create])
+        self.named_kinds(&[GrantVerb::Apply, GrantVerb::Create])
     }
 
-    fn named_kinds<'a>(&'a self, verbs: &'a [Verb]) -> impl Iterator<Item = (&'a str, &'a str)> {
+    fn named_kinds<'a>(&'a self, verbs: &'a [GrantVerb]) -> impl Iterator<Item = (&'a str, &'a str)> {
         let of_own = move |g: &&KubernetesGrant| matches_cluster(&g.clusters, "", self.own_place(""));
         let granting = self.granted().kubernetes.iter().filter(of_own);
         let granting = granting.filter(|g| g.verbs.iter().any(|v| verbs.contains(v)));
@@ -288,11 +263,10 @@ impl PluginGrants {
             return Ok(());
         }
         let asked = self.asks.is_none() || entry.is_some();
-        let (action, field) = access.describe_access(own);
         Err(Denied {
             plugin: self.plugin.clone(),
-            action,
-            field,
+            action: access.describe(own),
+            suggestion: access.suggest_entry(own),
             is_asked: asked,
             grant_prefix: (!granted).then(|| self.field_prefix.clone()),
         })
@@ -300,8 +274,11 @@ impl PluginGrants {
 }
 
 /// The response to this verb contains the object.
-fn returns_object(verb: &Verb) -> bool {
-    matches!(verb, Verb::Get | Verb::List | Verb::Apply | Verb::Create)
+fn returns_object(verb: &GrantVerb) -> bool {
+    matches!(
+        verb,
+        GrantVerb::Get | GrantVerb::List | GrantVerb::Apply | GrantVerb::Create
+    )
 }
 
 impl Permissions {
@@ -316,116 +293,9 @@ impl Permissions {
         self.kubernetes.iter().filter(move |g| readable && shown(g))
     }
 
-    /// The number of entries: each item of a list, and `events`. `read_secrets` is none, since it only extends the entries
-    /// of `kubernetes`.
-    fn entry_count(&self) -> usize {
-        // Destructured, so that the compiler asks for the entries of a new field.
-        let Self {
-            reconciles,
-            kubernetes,
-            upstreams,
-            messages,
-            secrets,
-            events: _,
-            read_secrets: _,
-        } = self;
-        reconciles.len() + kubernetes.len() + upstreams.len() + messages.len() + secrets.len() + 1
-    }
-
-    /// The index of the entry that allows an access, in the order of [`PluginGrants::used_entries`].
+    /// The index among [`Self::entries`] of the one that allows an access.
     fn find_entry(&self, access: &Access<'_>, own: OwnPlace<'_>) -> Option<usize> {
-        // Upstreams, and Secrets that are named, are on the host's own cluster.
-        let here = own.namespace_on("");
-        let after_reconciles = self.reconciles.len();
-        let after_kubernetes = after_reconciles + self.kubernetes.len();
-        let after_upstreams = after_kubernetes + self.upstreams.len();
-        let after_messages = after_upstreams + self.messages.len();
-        match *access {
-            Access::Reconcile { gvk } => self.reconciles.iter().position(|g| g.covers(gvk)),
-            Access::Kubernetes {
-                verb,
-                gvk,
-                namespace,
-                cluster,
-            } => {
-                let covers = |g: &KubernetesGrant| {
-                    matches_kind(&g.group, &g.kinds, gvk)
-                        && g.covers_place(verb, namespace, cluster, own)
-                        && (self.read_secrets || !gvk.is_secret() || g.names_secrets())
-                };
-                let possible = !access.is_plugin_write() && (self.read_secrets || !access.is_secret_access());
-                let found = self.kubernetes.iter().position(covers).filter(|_| possible);
-                found.map(|i| i + after_reconciles)
-            }
-            Access::Subresource {
-                verb,
-                gvk,
-                subresource,
-                namespace,
-                cluster,
-            } => {
-                let covers = |g: &KubernetesGrant| {
-                    matches_subresource(&g.group, &g.kinds, gvk, subresource)
-                        && g.covers_place(verb, namespace, cluster, own)
-                };
-                let found = self.kubernetes.iter().position(covers);
-                found.map(|i| i + after_reconciles)
-            }
-            Access::Upstream {
-                namespace,
-                name,
-                method,
-                path,
-            } => {
-                let path = path.split('?').next().unwrap_or_default();
-                let covers = |g: &UpstreamGrant| {
-                    matches_any(&g.names, name)
-                        && matches_namespace(&g.namespaces, namespace, here)
-                        && matches_any(&g.methods, method)
-                        && matches_any(&g.paths, path)
-                };
-                let found = self.upstreams.iter().position(covers);
-                found.map(|i| i + after_kubernetes)
-            }
-            Access::Publish {
-                namespace,
-                name,
-                exchange,
-                routing_key,
-            } => {
-                let covers = |g: &MessageGrant| {
-                    matches_any(&g.names, name)
-                        && matches_namespace(&g.namespaces, namespace, here)
-                        && matches_exchange(&g.exchanges, exchange)
-                        && g.routing_keys.iter().any(|p| matches_topic(p, routing_key))
-                };
-                let found = self.messages.iter().position(covers);
-                found.map(|i| i + after_upstreams)
-            }
-            Access::Secret {
-                namespace,
-                name,
-                destination,
-            } => {
-                let covers = |g: &SecretGrant| {
-                    matches_any(&g.names, name)
-                        && matches_namespace(&g.namespaces, namespace, here)
-                        && destination.is_none_or(|destination| g.covers_destination(destination, here))
-                };
-                let found = self.secrets.iter().position(covers);
-                found.map(|i| i + after_messages)
-            }
-            Access::SecretMetadata { namespace, cluster } => {
-                let covers = |g: &KubernetesGrant| {
-                    matches!(&*g.group, "" | "*")
-                        && (g.names_secrets() || self.read_secrets && matches_any(&g.kinds, "Secret"))
-                        && g.covers_place(Verb::Get, namespace, cluster, own)
-                };
-                let found = self.kubernetes.iter().position(covers);
-                found.map(|i| i + after_reconciles)
-            }
-            Access::Events => self.events.then(|| self.entry_count() - 1),
-        }
+        self.entries().position(|entry| entry.allows(access, own, self))
     }
 
     /// The namespaces whose objects of a kind are reconciled; none for all, and for a kind that no entry covers: its objects
@@ -436,293 +306,6 @@ impl Permissions {
         let is_narrow = !names.is_empty() && !names.iter().any(|n| *n == "*");
         is_narrow.then(|| names.into_iter().map(|n| n.as_str().into()).collect())
     }
-}
-
-impl ReconcileGrant {
-    /// The entry names the kind, or has a pattern for it.
-    pub fn covers(&self, gvk: &Gvk) -> bool {
-        matches_kind(&self.group, &self.kinds, gvk)
-    }
-}
-
-impl SecretGrant {
-    fn covers_destination(&self, destination: SecretDestination<'_>, own: &str) -> bool {
-        match destination {
-            SecretDestination::Origin(origin) => match &self.origins {
-                Some(origins) => origins.iter().any(|pattern| pattern.matches(origin)),
-                None => self.allows_any_origin(),
-            },
-            SecretDestination::Object { namespace } => {
-                matches_namespace(&self.target_namespaces, namespace, own)
-            }
-        }
-    }
-}
-
-impl KubernetesGrant {
-    /// Allows a verb in a namespace of a cluster, whatever the kind.
-    fn covers_place(&self, verb: Verb, namespace: &str, cluster: &str, own: OwnPlace<'_>) -> bool {
-        self.verbs.contains(&verb)
-            && matches_cluster(&self.clusters, cluster, own)
-            && matches_namespace(&self.namespaces, namespace, own.namespace_on(cluster))
-    }
-
-    /// Names Secrets, and not by a pattern, which is not meant to cover them.
-    fn names_secrets(&self) -> bool {
-        self.kinds.iter().any(|kind| kind == "Secret")
-    }
-}
-
-impl Access<'_> {
-    /// An access that shows values of Secrets. The response to a deletion has none, and those to `apply` and `create` have
-    /// none without `readSecrets`.
-    fn is_secret_access(&self) -> bool {
-        let shows_values = |verb| !matches!(verb, Verb::Apply | Verb::Create | Verb::Delete);
-        matches!(self, Self::Kubernetes { gvk, verb, .. } if gvk.is_secret() && shows_values(*verb))
-    }
-
-    /// Whoever may write a Plugin may give itself any grant.
-    fn is_plugin_write(&self) -> bool {
-        matches!(self, Self::Kubernetes { verb, gvk, .. }
-            if *gvk.group == *HOST_GROUP && *gvk.kind == *"Plugin" && !matches!(verb, Verb::Get | Verb::List))
-    }
-
-    /// Text of the access, and the field that would allow it. The field ends with a backtick, because text may follow it;
-    /// [`Denied`] writes the opening one.
-    fn describe_access(&self, own: OwnPlace<'_>) -> (String, String) {
-        let shown_on = |cluster: &str, namespace: &str| match namespace {
-            "" => "\"*\"".to_owned(),
-            namespace if namespace == own.namespace_on(cluster) => SAME_NAMESPACE.into(),
-            namespace => format!("{namespace:?}"),
-        };
-        let shown = |namespace: &str| shown_on("", namespace);
-        match *self {
-            Self::Reconcile { gvk } => (
-                format!("reconcile {}", gvk.kind),
-                format!(
-                    "reconciles: [{{group: \"{}\", kinds: [{}]}}]`",
-                    gvk.group, gvk.kind
-                ),
-            ),
-            Self::Kubernetes {
-                verb,
-                gvk,
-                namespace,
-                cluster,
-            } if self.is_plugin_write() => (
-                format!(
-                    "{verb} {}{}{}",
-                    gvk.kind,
-                    namespace_suffix(namespace),
-                    cluster_suffix(cluster, own)
-                ),
-                String::new(),
-            ),
-            Self::Kubernetes {
-                verb,
-                gvk,
-                namespace,
-                cluster,
-            } => {
-                let readable = if self.is_secret_access() {
-                    " and `readSecrets: true`"
-                } else {
-                    ""
-                };
-                (
-                    format!(
-                        "{verb} {}{}{}",
-                        gvk.kind,
-                        namespace_suffix(namespace),
-                        cluster_suffix(cluster, own)
-                    ),
-                    format!(
-                        "kubernetes: [{{group: \"{}\", kinds: [{}], verbs: [{verb}], namespaces: [{}]{}}}]`{readable}",
-                        gvk.group,
-                        gvk.kind,
-                        shown_on(cluster, namespace),
-                        clusters_field(cluster, own)
-                    ),
-                )
-            }
-            Self::Subresource {
-                verb,
-                gvk,
-                subresource,
-                namespace,
-                cluster,
-            } => (
-                format!(
-                    "{verb} {}/{subresource}{}{}",
-                    gvk.kind,
-                    namespace_suffix(namespace),
-                    cluster_suffix(cluster, own)
-                ),
-                format!(
-                    "kubernetes: [{{group: \"{}\", kinds: [{}/{subresource}], verbs: [{verb}], namespaces: [{}]{}}}]`",
-                    gvk.group,
-                    gvk.kind,
-                    shown_on(cluster, namespace),
-                    clusters_field(cluster, own)
-                ),
-            ),
-            Self::Upstream {
-                namespace,
-                name,
-                method,
-                path,
-            } => (
-                format!(
-                    "{method} {} at upstream {name}{}",
-                    path.split('?').next().unwrap_or_default(),
-                    namespace_suffix(namespace)
-                ),
-                format!(
-                    "upstreams: [{{names: [{name}], namespaces: [{}], methods: [{method}]}}]`",
-                    shown(namespace)
-                ),
-            ),
-            Self::Publish {
-                namespace,
-                name,
-                exchange,
-                routing_key,
-            } => {
-                let exchange_name = match exchange {
-                    "" => "the default exchange".to_owned(),
-                    exchange => format!("exchange {exchange}"),
-                };
-                (
-                    format!(
-                        "publish to {exchange_name} with routing key {routing_key:?} at upstream {name}{}",
-                        namespace_suffix(namespace)
-                    ),
-                    format!(
-                        "messages: [{{names: [{name}], namespaces: [{}], exchanges: [{exchange:?}], routingKeys: \
-                         [{routing_key:?}]}}]`",
-                        shown(namespace)
-                    ),
-                )
-            }
-            Self::Secret {
-                namespace,
-                name,
-                destination,
-            } => {
-                let (target, field) = match destination {
-                    None => (String::new(), "origins: […]".to_owned()),
-                    Some(SecretDestination::Origin(origin)) => (
-                        format!(" for {origin}"),
-                        format!("origins: [{:?}]", origin.to_string()),
-                    ),
-                    Some(SecretDestination::Object { namespace: target }) => (
-                        format!(" for Secrets{}", namespace_suffix(target)),
-                        format!("targetNamespaces: [{}]", shown(target)),
-                    ),
-                };
-                (
-                    format!("name Secret {name}{}{target}", namespace_suffix(namespace)),
-                    format!(
-                        "secrets: [{{names: [{name}], namespaces: [{}], {field}}}]`",
-                        shown(namespace)
-                    ),
-                )
-            }
-            Self::SecretMetadata { namespace, cluster } => (
-                format!(
-                    "get the metadata of Secret{}{}",
-                    namespace_suffix(namespace),
-                    cluster_suffix(cluster, own)
-                ),
-                format!(
-                    "kubernetes: [{{group: \"\", kinds: [Secret], verbs: [get], namespaces: [{}]{}}}]`",
-                    shown_on(cluster, namespace),
-                    clusters_field(cluster, own)
-                ),
-            ),
-            Self::Events => ("emit events".into(), "events: true`".into()),
-        }
-    }
-}
-
-fn namespace_suffix(namespace: &str) -> String {
-    if namespace.is_empty() {
-        String::new()
-    } else {
-        format!(" in namespace {namespace}")
-    }
-}
-
-fn cluster_suffix(cluster: &str, own: OwnPlace<'_>) -> String {
-    match cluster {
-        "" if own.cluster.is_empty() => String::new(),
-        "" => " on the host's own cluster".to_owned(),
-        cluster => format!(" on cluster {cluster}"),
-    }
-}
-
-fn clusters_field(cluster: &str, own: OwnPlace<'_>) -> String {
-    match cluster {
-        cluster if cluster == own.cluster => String::new(),
-        "" => format!(", clusters: [{IN_CLUSTER}]"),
-        cluster => format!(", clusters: [{cluster}]"),
-    }
-}
-
-/// The group of the host's own kinds.
-pub const HOST_GROUP: &str = "ostler.dev";
-
-/// A group and kinds match a kind. Those of the host, with which powers are given, are matched by their names only.
-fn matches_kind(group: &str, kinds: &[String], gvk: &Gvk) -> bool {
-    if *gvk.group == *HOST_GROUP {
-        return group == HOST_GROUP && kinds.iter().any(|k| *k == *gvk.kind);
-    }
-    (group == &*gvk.group || group == "*") && matches_any(kinds, &gvk.kind)
-}
-
-/// An entry names a subresource of a kind, as `Kind/subresource`. No pattern does.
-fn matches_subresource(group: &str, kinds: &[String], gvk: &Gvk, subresource: &str) -> bool {
-    let is_group = *group == *gvk.group || group == "*" && *gvk.group != *HOST_GROUP;
-    let is_named = |kind: &String| kind.split_once('/') == Some((&*gvk.kind, subresource));
-    is_group && kinds.iter().any(is_named)
-}
-
-/// Some pattern matches a namespace. `own` is the namespace of the reconciled object.
-fn matches_namespace(patterns: &[String], namespace: &str, own: &str) -> bool {
-    let is_same = !namespace.is_empty() && namespace == own;
-    matches_any(patterns, namespace) || is_same && patterns.iter().any(|p| p == SAME_NAMESPACE)
-}
-
-/// The clusters of an entry include this one. Without any it is the home cluster. No pattern matches the host's own.
-fn matches_cluster(patterns: &[String], cluster: &str, own: OwnPlace<'_>) -> bool {
-    if patterns.is_empty() {
-        return cluster == own.cluster;
-    }
-    let Some((namespace, name)) = cluster.split_once('/') else {
-        return patterns.iter().any(|pattern| pattern == IN_CLUSTER);
-    };
-    let pairs = patterns.iter().filter_map(|pattern| pattern.split_once('/'));
-    let mut pairs = pairs.map(|(namespace, name)| ([namespace.to_owned()], [name.to_owned()]));
-    pairs.any(|(namespaces, names)| {
-        // A `Cluster` is an object of the host's own cluster.
-        matches_namespace(&namespaces, namespace, own.namespace_on("")) && matches_any(&names, name)
-    })
-}
-
-/// Some pattern matches an exchange. No pattern with `*` matches the default exchange, through which a message reaches
-/// any queue.
-fn matches_exchange(patterns: &[String], exchange: &str) -> bool {
-    match exchange {
-        "" => patterns.iter().any(String::is_empty),
-        exchange => matches_any(patterns, exchange),
-    }
-}
-
-/// Some pattern matches a word: the word itself, `*`, or a prefix followed by `*`.
-fn matches_any(patterns: &[String], word: &str) -> bool {
-    patterns
-        .iter()
-        .any(|p| p == word || p.strip_suffix('*').is_some_and(|start| word.starts_with(start)))
 }
 
 #[cfg(test)]

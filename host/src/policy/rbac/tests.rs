@@ -518,17 +518,17 @@ proptest! {
         let grant = Grant { permissions, ..Grant::default() };
         let grants = PluginGrants::new("p", "", None, grant);
         let needed = |verb| match verb {
-            Verb::Get | Verb::Hold => Verbs::GET,
-            Verb::List => Verbs::LIST | Verbs::WATCH,
-            Verb::Apply => Verbs::CREATE | Verbs::PATCH,
-            Verb::Create => Verbs::CREATE,
-            Verb::Patch => Verbs::PATCH,
-            Verb::Delete => Verbs::DELETE,
+            GrantVerb::Get | GrantVerb::Hold => Verbs::GET,
+            GrantVerb::List => Verbs::LIST | Verbs::WATCH,
+            GrantVerb::Apply => Verbs::CREATE | Verbs::PATCH,
+            GrantVerb::Create => Verbs::CREATE,
+            GrantVerb::Patch => Verbs::PATCH,
+            GrantVerb::Delete => Verbs::DELETE,
         };
         for kind in ["ConfigMap", "Secret", "Pod"] {
             let plural = ApiResource::guess("", kind).plural;
             let rules = rights.account.namespaces.get(namespace).cloned().unwrap_or_default();
-            for verb in [Verb::Get, Verb::List, Verb::Apply, Verb::Create, Verb::Patch, Verb::Delete] {
+            for verb in [GrantVerb::Get, GrantVerb::List, GrantVerb::Apply, GrantVerb::Create, GrantVerb::Patch, GrantVerb::Delete] {
                 let access = Access::Kubernetes { verb, gvk: &Gvk::new("", "v1", kind), namespace, cluster: "" };
                 // Only objects in the namespaces of the installation are reconciled.
                 let own = if installed.contains(&namespace.to_owned()) { namespace } else { "ci" };

@@ -13,12 +13,12 @@ use super::{
 use crate::recording::value::RecordedValue;
 
 /// A serialized value. A sequence of single bytes becomes [`RecordedValue::Bytes`].
-pub enum Part {
+pub enum SerializedPart {
     Byte(u8),
     Value(RecordedValue),
 }
 
-impl Part {
+impl SerializedPart {
     /// The value; a single byte is a number.
     pub fn into_value(self) -> RecordedValue {
         match self {
@@ -41,14 +41,14 @@ pub struct Items {
 impl Items {
     fn push<T: Serialize + ?Sized>(&mut self, item: &T) -> Result<(), CodecError> {
         match item.serialize(ValueSerializer)? {
-            Part::Byte(byte) => self.bytes.push(byte),
-            Part::Value(value) => self.values.push(value),
+            SerializedPart::Byte(byte) => self.bytes.push(byte),
+            SerializedPart::Value(value) => self.values.push(value),
         }
         Ok(())
     }
 
-    fn finish(self) -> Part {
-        Part::Value(if self.bytes.is_empty() {
+    fn finish(self) -> SerializedPart {
+        SerializedPart::Value(if self.bytes.is_empty() {
             RecordedValue::List(self.values)
         } else {
             RecordedValue::Bytes(self.bytes)
@@ -56,13 +56,13 @@ impl Items {
     }
 }
 
-serialize_items!(Items => Part);
+serialize_items!(Items => SerializedPart);
 
 /// The fields of a record.
 pub struct RecordFields(Vec<(String, RecordedValue)>);
 
 impl SerializeStruct for RecordFields {
-    type Ok = Part;
+    type Ok = SerializedPart;
     type Error = CodecError;
 
     fn serialize_field<T: Serialize + ?Sized>(
@@ -75,21 +75,21 @@ impl SerializeStruct for RecordFields {
         Ok(())
     }
 
-    fn end(self) -> Result<Part, CodecError> {
-        Ok(Part::Value(RecordedValue::Record(self.0)))
+    fn end(self) -> Result<SerializedPart, CodecError> {
+        Ok(SerializedPart::Value(RecordedValue::Record(self.0)))
     }
 }
 
-fn number_part(n: impl Into<Number>) -> Part {
-    Part::Value(RecordedValue::Number(n.into()))
+fn number_part(n: impl Into<Number>) -> SerializedPart {
+    SerializedPart::Value(RecordedValue::Number(n.into()))
 }
 
-fn text_part(text: &str) -> Part {
-    Part::Value(RecordedValue::Text(text.to_owned()))
+fn text_part(text: &str) -> SerializedPart {
+    SerializedPart::Value(RecordedValue::Text(text.to_owned()))
 }
 
 impl Serializer for ValueSerializer {
-    type Ok = Part;
+    type Ok = SerializedPart;
     type SerializeSeq = Items;
     type SerializeTuple = Items;
     type SerializeStruct = RecordFields;
@@ -97,12 +97,12 @@ impl Serializer for ValueSerializer {
     refuse_unused_types!(ValueSerializer);
 
     serialize_as! {
-        serialize_bool(bool) => |b| Part::Value(RecordedValue::Bool(b));
+        serialize_bool(bool) => |b| SerializedPart::Value(RecordedValue::Bool(b));
         serialize_i8(i8) => number_part;
         serialize_i16(i16) => number_part;
         serialize_i32(i32) => number_part;
         serialize_i64(i64) => number_part;
-        serialize_u8(u8) => Part::Byte;
+        serialize_u8(u8) => SerializedPart::Byte;
         serialize_u16(u16) => number_part;
         serialize_u32(u32) => number_part;
         serialize_u64(u64) => number_part;
@@ -110,15 +110,15 @@ impl Serializer for ValueSerializer {
         serialize_f64(f64) => float_part;
         serialize_char(char) => |c| text_part(c.encode_utf8(&mut [0; 4]));
         serialize_str(&str) => text_part;
-        serialize_bytes(&[u8]) => |bytes| Part::Value(RecordedValue::Bytes(bytes.to_vec()));
+        serialize_bytes(&[u8]) => |bytes| SerializedPart::Value(RecordedValue::Bytes(bytes.to_vec()));
     }
 
-    fn serialize_none(self) -> Result<Part, CodecError> {
-        Ok(Part::Value(RecordedValue::Null))
+    fn serialize_none(self) -> Result<SerializedPart, CodecError> {
+        Ok(SerializedPart::Value(RecordedValue::Null))
     }
 
-    fn serialize_unit(self) -> Result<Part, CodecError> {
-        Ok(Part::Value(RecordedValue::Null))
+    fn serialize_unit(self) -> Result<SerializedPart, CodecError> {
+        Ok(SerializedPart::Value(RecordedValue::Null))
     }
 
     fn serialize_unit_variant(
@@ -126,7 +126,7 @@ impl Serializer for ValueSerializer {
         _: &'static str,
         _: u32,
         variant: &'static str,
-    ) -> Result<Part, CodecError> {
+    ) -> Result<SerializedPart, CodecError> {
         Ok(text_part(&variant_name(variant)))
     }
 
@@ -136,9 +136,9 @@ impl Serializer for ValueSerializer {
         _: u32,
         variant: &'static str,
         value: &T,
-    ) -> Result<Part, CodecError> {
+    ) -> Result<SerializedPart, CodecError> {
         let value = value.serialize(self)?.into_value();
-        Ok(Part::Value(RecordedValue::Record(vec![(
+        Ok(SerializedPart::Value(RecordedValue::Record(vec![(
             variant_name(variant),
             value,
         )])))
@@ -158,6 +158,6 @@ impl Serializer for ValueSerializer {
 }
 
 /// Converts a float; JSON has no NaN and no infinity, so they become text.
-fn float_part(n: f64) -> Part {
+fn float_part(n: f64) -> SerializedPart {
     Number::from_f64(n).map_or_else(|| text_part(&n.to_string()), number_part)
 }

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::contract::limits::{Limit, Limits};
+use crate::contract::limits::{Limit, PluginLimits};
 
 /// Use of the limits by one call. Counting is separate from reporting, so that it needs no services.
 pub struct Budget {
@@ -64,14 +64,14 @@ impl Default for Budget {
 
 impl Budget {
     /// Counts a host call.
-    pub fn charge_host_call(&mut self, limits: &Limits) -> Result<(), Exceeded> {
+    pub fn charge_host_call(&mut self, limits: &PluginLimits) -> Result<(), Exceeded> {
         self.host_calls = self.host_calls.saturating_add(1);
         let (used, max) = (self.host_calls as usize, limits.host_calls as usize);
         check_limit(used, max, Limit::HostCalls, "host calls in one reconcile")
     }
 
     /// Counts bytes that the component passes to the host.
-    pub fn charge_bytes_to_host(&mut self, bytes: usize, limits: &Limits) -> Result<(), Exceeded> {
+    pub fn charge_bytes_to_host(&mut self, bytes: usize, limits: &PluginLimits) -> Result<(), Exceeded> {
         self.bytes.to_host = self.bytes.to_host.saturating_add(bytes);
         let resource = "bytes handed to the host in one reconcile";
         check_limit(
@@ -83,7 +83,7 @@ impl Budget {
     }
 
     /// Counts bytes that the host returns to the component.
-    pub fn charge_bytes_from_host(&mut self, bytes: usize, limits: &Limits) -> Result<(), Exceeded> {
+    pub fn charge_bytes_from_host(&mut self, bytes: usize, limits: &PluginLimits) -> Result<(), Exceeded> {
         self.bytes.from_host = self.bytes.from_host.saturating_add(bytes);
         let resource = "bytes given by the host in one reconcile";
         check_limit(
@@ -95,14 +95,14 @@ impl Budget {
     }
 
     /// Counts objects that a list returns.
-    pub fn charge_listed_objects(&mut self, objects: usize, limits: &Limits) -> Result<(), Exceeded> {
+    pub fn charge_listed_objects(&mut self, objects: usize, limits: &PluginLimits) -> Result<(), Exceeded> {
         self.listed_objects = self.listed_objects.saturating_add(objects);
         let (used, max) = (self.listed_objects, limits.listed_objects as usize);
         check_limit(used, max, Limit::ListedObjects, "objects listed in one reconcile")
     }
 
     /// Wall-clock time until the timeout of the call.
-    pub fn remaining_time(&self, limits: &Limits) -> Duration {
+    pub fn remaining_time(&self, limits: &PluginLimits) -> Duration {
         limits.timeout.saturating_sub(self.started.elapsed())
     }
 
@@ -123,9 +123,9 @@ mod tests {
 
     #[test]
     fn host_calls_beyond_the_limit_are_refused() {
-        let limits = Limits {
+        let limits = PluginLimits {
             host_calls: 2,
-            ..Limits::default()
+            ..PluginLimits::default()
         };
         let mut budget = Budget::default();
         assert_eq!(budget.charge_host_call(&limits), Ok(()));
@@ -136,10 +136,10 @@ mod tests {
 
     #[test]
     fn bytes_add_up_by_direction() {
-        let limits = Limits {
+        let limits = PluginLimits {
             bytes_to_host: 10,
             bytes_from_host: 5,
-            ..Limits::default()
+            ..PluginLimits::default()
         };
         let mut budget = Budget::default();
         assert_eq!(budget.charge_bytes_to_host(10, &limits), Ok(()));
@@ -162,9 +162,9 @@ mod tests {
 
     #[test]
     fn listed_objects_add_up_over_pages() {
-        let limits = Limits {
+        let limits = PluginLimits {
             listed_objects: 500,
-            ..Limits::default()
+            ..PluginLimits::default()
         };
         let mut budget = Budget::default();
         assert_eq!(budget.charge_listed_objects(500, &limits), Ok(()));

@@ -2,7 +2,7 @@
 
 use tracing::instrument;
 
-use super::Call;
+use super::PluginCall;
 use crate::{
     contract::{
         bindings::{cache::Host, types::Error},
@@ -11,7 +11,7 @@ use crate::{
     observe::metrics::HostCall,
 };
 
-impl Host for Call {
+impl Host for PluginCall {
     #[instrument(name = "cache.get", target = "spans", level = "trace", skip_all)]
     async fn get(&mut self, key: String) -> Option<Vec<u8>> {
         let (target, services) = self.begin_host_call(HostCall::CacheGet).ok()?;

@@ -2,10 +2,10 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::Call;
+use super::PluginCall;
 use crate::{contract::bindings::clock::Host, observe::metrics::HostCall};
 
-impl Host for Call {
+impl Host for PluginCall {
     async fn now(&mut self) -> u64 {
         if self.begin_host_call(HostCall::ClockNow).is_err() {
             return 0;

@@ -1,9 +1,9 @@
 //! `config`: the plugin's configuration.
 
-use super::Call;
+use super::PluginCall;
 use crate::{contract::bindings::config::Host, observe::metrics::HostCall};
 
-impl Host for Call {
+impl Host for PluginCall {
     async fn get(&mut self) -> Vec<u8> {
         match self.begin_host_call(HostCall::ConfigGet) {
             Ok(_) => self

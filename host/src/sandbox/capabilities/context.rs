@@ -6,12 +6,12 @@ use crate::{
     cluster::ClusterAccess,
     contract::{
         bindings::types::{self, Error},
-        limits::Limits,
+        limits::PluginLimits,
     },
     effect::writer::WriteContext,
     kube::{
         key::{Gvk, IN_CLUSTER, ObjectRef, cluster_name, is_path_segment, own_cluster},
-        object::Object,
+        object::KubeObject,
     },
     observe::{
         log_ring::{LogLevel, LogSource},
@@ -33,7 +33,7 @@ pub struct CallTarget {
     /// The object that is reconciled, or the plugin itself in the hook `initialize`.
     pub key: ObjectRef,
     /// The version of the object that the component gets.
-    pub object: Arc<Object>,
+    pub object: Arc<KubeObject>,
     /// Leader term in which an earlier reconcile has found the object to be the API server's newest version.
     pub fresh_term: Option<u64>,
     /// The object has the plugin's finalizer: it stays until the host has deleted what it owns on other clusters.
@@ -111,7 +111,7 @@ impl CallContext {
     }
 
     /// The limits of the plugin.
-    pub fn limits(&self) -> &Limits {
+    pub fn limits(&self) -> &PluginLimits {
         &self.policy.limits
     }
 

@@ -1,7 +1,7 @@
 //! Dispatch of host calls: every call of every component is executed, executed and recorded, or answered from a recording.
 //! The implementation of each interface is in a file of its own.
 
-use super::Call;
+use super::PluginCall;
 use crate::{
     contract::{
         bindings::{
@@ -23,17 +23,17 @@ use crate::{
 };
 
 /// The host functions of one call into a component.
-pub struct HostCalls(pub Call);
+pub struct HostCalls(pub PluginCall);
 
 /// Executes a host call. One that waits for another cluster ends when too many calls of its plugin do.
 macro_rules! execute {
     (kubernetes, $call:expr, $function:ident ($($argument:ident),*)) => {{
         let wait = $call.cluster_wait.clone();
-        let result = wait.run(<Call as kubernetes::Host>::$function($call, $($argument),*)).await;
+        let result = wait.run(<PluginCall as kubernetes::Host>::$function($call, $($argument),*)).await;
         result.unwrap_or_else(|e| Err(Error::Unavailable(e.to_string())))
     }};
     ($interface:ident, $call:expr, $function:ident ($($argument:ident),*)) => {
-        <Call as $interface::Host>::$function($call, $($argument),*).await
+        <PluginCall as $interface::Host>::$function($call, $($argument),*).await
     };
 }
 

@@ -6,14 +6,14 @@ use std::{
 };
 
 use crate::{
-    kube::{key::ObjectRef, object::Object, scope::Scope},
-    schedule::{connection_users::UseClaim, dependencies::Dependency},
+    kube::{key::ObjectRef, object::KubeObject, scope::Scope},
+    schedule::{connection_users::UseClaim, dependencies::ReadDependency},
     upstream::StreamKey,
 };
 
 /// Counts of one reconcile, added to those of its object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct EffectCounts {
     /// Writes sent to the API server, Events included.
     pub api_writes: u64,
     /// Requests to upstreams that only read (GET, HEAD, OPTIONS).
@@ -27,9 +27,9 @@ pub struct Counts {
 #[derive(Default)]
 pub struct Effects {
     /// Requests sent.
-    pub counts: Counts,
+    pub counts: EffectCounts,
     /// Objects and lists that were read. A change of one of them wakes the object.
-    pub reads: Vec<Dependency>,
+    pub reads: Vec<ReadDependency>,
     /// Objects that were read, are absent and were not created since, by the scope of the watch that would report them.
     pub absent: HashMap<Scope, BTreeSet<ObjectRef>>,
     /// Objects that were written to the API server.
@@ -50,7 +50,7 @@ pub struct Effects {
     pub fresh_term: Option<u64>,
     /// The object after the last write of the call to it, a checkpoint or a list of what it uses, which the API server has
     /// accepted for the version before; none without one.
-    pub written: Option<Arc<Object>>,
+    pub written: Option<Arc<KubeObject>>,
     /// RBAC or admission has refused a request (HTTP 403). No watch reports when that changes, so the object is requeued by
     /// a timer.
     pub forbidden: bool,

@@ -2,7 +2,7 @@
 
 use tracing::instrument;
 
-use super::{Call, log::sanitize_line};
+use super::{PluginCall, log::sanitize_line};
 use crate::{
     contract::bindings::events::{EventType, Host},
     effect::events::{self, EventDraft, RateLimit},
@@ -10,7 +10,7 @@ use crate::{
     policy::grants::Access,
 };
 
-impl Host for Call {
+impl Host for PluginCall {
     #[instrument(name = "events.emit", target = "spans", level = "trace", skip_all, fields(reason = reason))]
     async fn emit(&mut self, kind: EventType, reason: String, note: String) {
         let Ok((target, services)) = self.begin_host_call(HostCall::EventsEmit) else {

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::Call;
+use super::PluginCall;
 use crate::contract::bindings::{http::Method, types::Error};
 
 /// True for a method that is not idempotent: repeated, it may have another effect (RFC 9110, section 9.2.2; PATCH: RFC 5789).
@@ -14,7 +14,7 @@ pub(super) fn is_unrepeatable(method: Method) -> bool {
     matches!(method, Method::Post | Method::Patch)
 }
 
-impl Call {
+impl PluginCall {
     /// Compares the version of the object that the component was given with the one in the API server. It costs one request
     /// per object and term. A checkpoint has compared them already.
     ///

@@ -11,10 +11,10 @@ use tracing::{Span, field::Empty, instrument};
 mod events;
 
 use super::{
-    Call,
+    PluginCall,
     context::{check_host_reference, check_path_segments},
     freshness::is_unrepeatable,
-    protection::{Usage, UsedConnection},
+    protection::{ConnectionUsage, UsedConnection},
 };
 use crate::{
     cache::store::Store,
@@ -34,13 +34,13 @@ use crate::{
     observe::metrics::HostCall,
     policy::grants::{Access, SecretDestination},
     sandbox::services::Services,
-    upstream::{self, ResponseBudget, ResponseCharge, SecretKey, SendError, UpstreamObject},
+    upstream::{self, ResponseBudget, ResponseCharge, SendError, UpstreamObject, UpstreamSecretKey},
 };
 
 /// Maximum number of requests of one `send-all`, which are sent concurrently.
 const MAX_CONCURRENT_REQUESTS: usize = 64;
 
-impl Host for Call {
+impl Host for PluginCall {
     #[instrument(
         name = "http.send",
         target = "spans",
@@ -115,7 +115,7 @@ impl Host for Call {
             .get(&object, Projection::Full)
             .and_then(|object| object.data_value(&secret.key));
         let Some(value) = value else { return Ok(None) };
-        let secret = SecretKey {
+        let secret = UpstreamSecretKey {
             namespace: object.namespace.to_string(),
             name: object.name.to_string(),
             key: secret.key,
@@ -157,7 +157,7 @@ pub(super) struct ResolvedUpstream {
 /// A request that has passed all checks.
 struct PreparedRequest {
     upstream: ResolvedUpstream,
-    request: upstream::Request,
+    request: upstream::UpstreamRequest,
 }
 
 /// A response, with its charge to the memory of the call.
@@ -215,7 +215,7 @@ async fn send_prepared(
     let response: Response = match sent {
         Ok(response) => response.into(),
         // A failed login is HTTP 401, as from the upstream itself, with the reason in the body.
-        Err(SendError::LoginFailed(why)) => upstream::Response::unauthorized(&why).into(),
+        Err(SendError::LoginFailed(why)) => upstream::UpstreamResponse::unauthorized(&why).into(),
         Err(e) => return Err(e.at_server(&object).into()),
     };
     let headers = response.headers.iter().map(|h| h.name.len() + h.value.len());
@@ -224,7 +224,7 @@ async fn send_prepared(
     Ok(ChargedResponse { response, charge })
 }
 
-impl Call {
+impl PluginCall {
     /// Finds the upstream of a request, checks that the component may use it, and loads the Secrets of its credentials.
     async fn resolve_upstream(
         &mut self,
@@ -318,14 +318,18 @@ impl Call {
             .await?
         };
         let reads = matches!(request.method, Method::Get | Method::Head | Method::Options);
-        let usage = if reads { Usage::Reads } else { Usage::Changes };
+        let usage = if reads {
+            ConnectionUsage::Reads
+        } else {
+            ConnectionUsage::Changes
+        };
         self.record_use(&UsedConnection::upstream(&upstream.key, &upstream.object), usage)
             .await?;
         if is_unrepeatable(request.method) {
             self.ensure_fresh_object().await?;
         }
         self.effects.record_request(reads);
-        let request = upstream::Request {
+        let request = upstream::UpstreamRequest {
             method: method.to_owned(),
             path_and_query: request.path_and_query,
             headers: request.headers.into_iter().map(|h| (h.name, h.value)).collect(),
@@ -434,9 +438,9 @@ impl Call {
         services: &Services,
         secret: SecretKeyRef,
         destination: SecretDestination<'_>,
-    ) -> Result<SecretKey, Error> {
+    ) -> Result<UpstreamSecretKey, Error> {
         let object = self.load_secret(services, &secret, Some(destination)).await?;
-        Ok(SecretKey {
+        Ok(UpstreamSecretKey {
             namespace: object.namespace.to_string(),
             name: secret.name,
             key: secret.key,
@@ -488,7 +492,7 @@ fn count_bytes(request: &Request) -> usize {
 pub(crate) struct StoreSecrets<'a>(pub &'a Store);
 
 impl upstream::SecretStore for StoreSecrets<'_> {
-    fn get(&self, secret: &SecretKey) -> Option<upstream::Secret> {
+    fn get(&self, secret: &UpstreamSecretKey) -> Option<upstream::Secret> {
         // An Upstream may name any Secret of its namespace.
         if is_digest_key(&Gvk::secret(), &secret.name) {
             return None;
@@ -498,7 +502,7 @@ impl upstream::SecretStore for StoreSecrets<'_> {
         object.data_value(&secret.key).map(upstream::Secret::new)
     }
 
-    fn allowed_origins(&self, secret: &SecretKey) -> Option<String> {
+    fn allowed_origins(&self, secret: &UpstreamSecretKey) -> Option<String> {
         let key = ObjectRef::new(Gvk::secret(), &secret.namespace, &secret.name);
         let object = self.0.get(&key, Projection::Full)?;
         object.annotation(annotation::ORIGINS).map(str::to_owned)

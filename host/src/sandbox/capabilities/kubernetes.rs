@@ -19,10 +19,10 @@ use self::{
     projection::{cache_projection, project_fields},
 };
 use super::{
-    Call, ReferenceDisplay,
+    PluginCall, ReferenceDisplay,
     context::{check_own_cluster, parse_gvk},
     http::deny_digest_key,
-    protection::Usage,
+    protection::ConnectionUsage,
 };
 use crate::{
     client::{access_review::ObjectAccess, api::ApiError},
@@ -38,7 +38,7 @@ use crate::{
     kube::{
         hash::hash_to_u64,
         key::{Gvk, ObjectRef, is_path_segment},
-        object::Object,
+        object::KubeObject,
         owned::{add_mark, add_owner_label, is_owned, remove_mark},
         scope::Projection as CacheProjection,
         secret_view::{visible_json, visible_value},
@@ -46,16 +46,16 @@ use crate::{
         well_known::{bookkeeping, condition_type},
     },
     observe::metrics::{HostCall, Suppressed},
-    policy::grants::{Access, SecretDestination, Verb},
+    policy::grants::{Access, GrantVerb, SecretDestination},
     sandbox::services::{ClusterAccess, Services},
-    schedule::dependencies::{Dependency, List},
+    schedule::dependencies::{List, ReadDependency},
     upstream::{Redactor, SecretUses, upstream_gvk},
 };
 
 /// Maximum number of objects in a page from the shared cache.
 const MAX_PAGE_OBJECTS: usize = 500;
 
-impl Host for Call {
+impl Host for PluginCall {
     #[instrument(name = "kubernetes.get", target = "spans", level = "trace", skip_all, fields(object = %ReferenceDisplay(&r)), err(Debug, level = "trace"))]
     async fn get(&mut self, r: types::ObjectRef, options: GetOptions) -> Result<Option<Vec<u8>>, Error> {
         let (target, services) = self.begin_host_call(HostCall::KubernetesGet)?;
@@ -68,9 +68,11 @@ impl Host for Call {
                 cluster: &key.cluster,
             })?;
         } else {
-            self.check_verb(Verb::Get, &key)?;
+            self.check_verb(GrantVerb::Get, &key)?;
         }
-        let access = self.access_cluster(&services, &key.cluster, Usage::Reads).await?;
+        let access = self
+            .access_cluster(&services, &key.cluster, ConnectionUsage::Reads)
+            .await?;
         let object = if options.live {
             check_scope(&access.api.writer, &key.gvk, &key.namespace).await?;
             // A dependency reports when the object changes, so the account's right to read it is reviewed first.
@@ -98,12 +100,14 @@ impl Host for Call {
             return Err(Error::Invalid(format!("namespace `{namespace}` is not a name")));
         }
         self.context.check_grant(&Access::Kubernetes {
-            verb: Verb::List,
+            verb: GrantVerb::List,
             gvk: &gvk,
             namespace,
             cluster: &cluster,
         })?;
-        let access = self.access_cluster(&services, &cluster, Usage::Reads).await?;
+        let access = self
+            .access_cluster(&services, &cluster, ConnectionUsage::Reads)
+            .await?;
         if options.live {
             check_scope(&access.api.writer, &gvk, namespace).await?;
         }
@@ -201,7 +205,7 @@ impl Host for Call {
         let cluster = self.context.parse_cluster(options.cluster.as_deref())?;
         self.check_remote_options(&cluster, options.owned, &options.substitutions)?;
         let is_owned_elsewhere = options.owned && !self.context.is_target_cluster(&cluster);
-        let usage = Usage::of_write(is_owned_elsewhere);
+        let usage = ConnectionUsage::of_write(is_owned_elsewhere);
         self.charge_bytes_to_host(object.len())?;
         // The digest has no secrets in it: with substitutions the object is compared below.
         let known = services
@@ -215,7 +219,7 @@ impl Host for Call {
                 .unchanged_since_last_apply(&by, request_digest)
         };
         if let Some((key, live)) = find_unchanged() {
-            self.check_verb(Verb::Apply, &key)?;
+            self.check_verb(GrantVerb::Apply, &key)?;
             if names_secrets(&key.gvk) {
                 self.check_named_secrets(&key, &live.to_value(), None)?;
             }
@@ -246,14 +250,14 @@ impl Host for Call {
         self.check_remote_options(&cluster, options.owned, &options.substitutions)?;
         self.charge_bytes_to_host(object.len())?;
         let is_owned_elsewhere = options.owned && !self.context.is_target_cluster(&cluster);
-        let usage = Usage::of_write(is_owned_elsewhere);
-        let (key, mut object) = self.prepare_object(object, &cluster, options.owned, Verb::Create)?;
+        let usage = ConnectionUsage::of_write(is_owned_elsewhere);
+        let (key, mut object) = self.prepare_object(object, &cluster, options.owned, GrantVerb::Create)?;
         self.check_insertion(&key, &options.substitutions)?;
         self.check_named_secrets(&key, &object, None)?;
         let access = self.access_cluster(&services, &cluster, usage).await?;
         check_scope(&access.api.writer, &key.gvk, &key.namespace).await?;
         Span::current().record("object", tracing::field::display(&key));
-        let labelled = Object::parse(&key.gvk, object.to_string().as_bytes()).ok();
+        let labelled = KubeObject::parse(&key.gvk, object.to_string().as_bytes()).ok();
         let (mut template, mut redactor) = (None, None);
         if !options.substitutions.is_empty() {
             let filled = self
@@ -288,10 +292,10 @@ impl Host for Call {
         let by = target.key.clone();
         self.charge_bytes_to_host(patch.len())?;
         let key = self.context.parse_reference(&r)?;
-        self.check_verb(Verb::Patch, &key)?;
+        self.check_verb(GrantVerb::Patch, &key)?;
         let patch = self.check_merge_patch(&by, &key, &patch)?;
         let access = self
-            .access_cluster(&services, &key.cluster, Usage::Changes)
+            .access_cluster(&services, &key.cluster, ConnectionUsage::Changes)
             .await?;
         check_scope(&access.api.writer, &key.gvk, &key.namespace).await?;
         let resource = access.api.writer.discover_resource(&key.gvk).await?;
@@ -327,7 +331,7 @@ impl Host for Call {
         let key = self.context.parse_reference(&r)?;
         check_subresource(&subresource)?;
         self.context.check_grant(&Access::Subresource {
-            verb: Verb::Patch,
+            verb: GrantVerb::Patch,
             gvk: &key.gvk,
             subresource: &subresource,
             namespace: &key.namespace,
@@ -335,7 +339,7 @@ impl Host for Call {
         })?;
         let patch = self.check_merge_patch(&by, &key, &patch)?;
         let access = self
-            .access_cluster(&services, &key.cluster, Usage::Changes)
+            .access_cluster(&services, &key.cluster, ConnectionUsage::Changes)
             .await?;
         check_scope(&access.api.writer, &key.gvk, &key.namespace).await?;
         let resource = access.api.writer.discover_resource(&key.gvk).await?;
@@ -355,9 +359,11 @@ impl Host for Call {
         let (target, services) = self.begin_host_call(HostCall::KubernetesDelete)?;
         let by = target.key.clone();
         let key = self.context.parse_reference(&r)?;
-        self.check_verb(Verb::Delete, &key)?;
+        self.check_verb(GrantVerb::Delete, &key)?;
         deny_digest_key(&key.gvk, &key.name)?;
-        let access = self.access_cluster(&services, &key.cluster, Usage::Reads).await?;
+        let access = self
+            .access_cluster(&services, &key.cluster, ConnectionUsage::Reads)
+            .await?;
         check_scope(&access.api.writer, &key.gvk, &key.namespace).await?;
         let live = access.cache.store.get(&key, CacheProjection::Full);
         self.record_written_object(
@@ -394,7 +400,7 @@ impl Host for Call {
     }
 }
 
-impl Call {
+impl PluginCall {
     /// Applies an object that differs from the last apply: checks it, inserts secrets, and sends it unless the cached object has all
     /// of it.
     async fn send_apply(
@@ -407,8 +413,8 @@ impl Call {
         mut request_digest: u64,
     ) -> Result<Vec<u8>, Error> {
         let is_owned_elsewhere = options.owned && !self.context.is_target_cluster(cluster);
-        let usage = Usage::of_write(is_owned_elsewhere);
-        let (key, mut object) = self.prepare_object(object, cluster, options.owned, Verb::Apply)?;
+        let usage = ConnectionUsage::of_write(is_owned_elsewhere);
+        let (key, mut object) = self.prepare_object(object, cluster, options.owned, GrantVerb::Apply)?;
         self.check_insertion(&key, &options.substitutions)?;
         Span::current().record("object", tracing::field::display(&key));
         let access = self.access_cluster(services, cluster, usage).await?;
@@ -478,7 +484,7 @@ fn names_secrets(gvk: &Gvk) -> bool {
     gvk.is_same_kind(&upstream_gvk()) || gvk.is_same_kind(&cluster_gvk())
 }
 
-impl Call {
+impl PluginCall {
     /// Refuses what a write to another cluster cannot have: an owner without a finalizer, and substitutions, since a grant
     /// for a namespace of the host's own cluster must not let a Secret leave it.
     fn check_remote_options(
@@ -520,7 +526,7 @@ impl Call {
     fn record_written_object(
         &mut self,
         key: ObjectRef,
-        written: Option<&Object>,
+        written: Option<&KubeObject>,
         is_owned: bool,
     ) -> Result<(), Error> {
         if written.is_some_and(|written| self.is_listed(&key, written)) {
@@ -528,16 +534,16 @@ impl Call {
         }
         if is_owned {
             self.drop_wide_reads(&key);
-            return self.record_read(Dependency::Owned(key, CacheProjection::Full));
+            return self.record_read(ReadDependency::Owned(key, CacheProjection::Full));
         }
-        self.record_read(Dependency::Object(key, CacheProjection::Full))
+        self.record_read(ReadDependency::Object(key, CacheProjection::Full))
     }
 
     /// Returns whether an object belongs to a list that the call has read.
-    fn is_listed(&self, key: &ObjectRef, object: &Object) -> bool {
+    fn is_listed(&self, key: &ObjectRef, object: &KubeObject) -> bool {
         self.effects.reads.iter().any(|read| match read {
-            Dependency::List(list) => list.covers(key, object),
-            Dependency::Object(..) | Dependency::Owned(..) => false,
+            ReadDependency::List(list) => list.covers(key, object),
+            ReadDependency::Object(..) | ReadDependency::Owned(..) => false,
         })
     }
 
@@ -547,7 +553,7 @@ impl Call {
         services: &Services,
         access: &ClusterAccess,
         key: &ObjectRef,
-    ) -> Result<Option<Arc<Object>>, Error> {
+    ) -> Result<Option<Arc<KubeObject>>, Error> {
         let live = access.cache.store.get(key, CacheProjection::Full);
         match live.filter(|live| self.is_listed(key, live)) {
             Some(live) => Ok(Some(live)),
@@ -567,13 +573,15 @@ impl Call {
         required: Option<(String, ConditionStatus)>,
     ) -> Result<Vec<u8>, Error> {
         let key = self.context.parse_reference(&r)?;
-        self.check_verb(Verb::Get, &key)?;
-        let access = self.access_cluster(services, &key.cluster, Usage::Reads).await?;
+        self.check_verb(GrantVerb::Get, &key)?;
+        let access = self
+            .access_cluster(services, &key.cluster, ConnectionUsage::Reads)
+            .await?;
         self.check_get(&access, &key).await?;
         let object = self
             .read_object(services, &access, &key, CacheProjection::Full)
             .await?;
-        let check = |object: &Arc<Object>| match &required {
+        let check = |object: &Arc<KubeObject>| match &required {
             None => object.check_ready(&key.gvk),
             Some((kind, status)) => object.check_condition(kind, status_text(*status)),
         };
@@ -599,7 +607,7 @@ impl Call {
     fn return_object(
         &mut self,
         gvk: &Gvk,
-        object: &Object,
+        object: &KubeObject,
         written: Option<&Value>,
     ) -> Result<Vec<u8>, Error> {
         let shows_values = self.context.policy.grants.shows_secret_values();
@@ -607,7 +615,7 @@ impl Call {
     }
 
     /// The projected fields of an object as the plugin may read it.
-    fn project(&self, gvk: &Gvk, object: &Object, projection: &Projection) -> Vec<u8> {
+    fn project(&self, gvk: &Gvk, object: &KubeObject, projection: &Projection) -> Vec<u8> {
         let shows_values = self.context.policy.grants.shows_secret_values();
         match projection {
             Projection::Full => visible_json(gvk, object, shows_values, None),
@@ -647,7 +655,7 @@ impl Call {
     }
 
     /// Checks the grant of a verb for the kind, namespace and cluster of an object.
-    fn check_verb(&self, verb: Verb, key: &ObjectRef) -> Result<(), Error> {
+    fn check_verb(&self, verb: GrantVerb, key: &ObjectRef) -> Result<(), Error> {
         self.context.check_grant(&Access::Kubernetes {
             verb,
             gvk: &key.gvk,
@@ -722,7 +730,7 @@ impl Call {
         object: Vec<u8>,
         cluster: &Arc<str>,
         owned: bool,
-        verb: Verb,
+        verb: GrantVerb,
     ) -> Result<(ObjectRef, Value), Error> {
         let invalid = |what: &str| Error::Invalid(format!("object: {what}"));
         let mut object: Value = serde_json::from_slice(&object).map_err(|e| invalid(&e.to_string()))?;

@@ -15,7 +15,7 @@ use std::{
 use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::StdoutStream;
 
-use super::Call;
+use super::PluginCall;
 use crate::{
     contract::{
         bindings::log::{Host, Level},
@@ -27,7 +27,7 @@ use crate::{
         metrics::{HostCall, LineVerdict, PluginMetrics},
         telemetry::PLUGIN_TARGET,
     },
-    recording::{codec::Recordable, recorder::Arguments},
+    recording::{codec::Recordable, recorder::CallArguments},
 };
 
 /// Message in conditions for a panic of a plugin that may read Secrets.
@@ -36,7 +36,7 @@ const WITHHELD_MESSAGE: &str = "a panic, whose message is in the log only: the p
 /// Maximum number of bytes of a log line. The rest of a longer line is dropped.
 const MAX_LINE_BYTES: usize = 8 << 10;
 
-impl Host for Call {
+impl Host for PluginCall {
     async fn write(&mut self, level: Level, message: String, fields: Vec<(String, String)>) {
         let begun = self.begin_host_call(HostCall::LogWrite).is_ok();
         if matches!(level, Level::Error)
@@ -76,7 +76,7 @@ impl From<Level> for LogLevel {
     }
 }
 
-impl Call {
+impl PluginCall {
     /// Keeps the report of a panic until the call ends or goes on. The trap that follows has its message, and one log line
     /// has both.
     fn keep_panic_report(&mut self, report: PanicReport) {
@@ -117,7 +117,7 @@ impl Call {
     }
 
     /// Keeps the report of a panic that a replayed call logs: the log of a replay is not written.
-    pub(super) fn observe_replayed_call(&mut self, call: HostCall, arguments: &Arguments) {
+    pub(super) fn observe_replayed_call(&mut self, call: HostCall, arguments: &CallArguments) {
         self.panic_report = None;
         if call != HostCall::LogWrite {
             return;

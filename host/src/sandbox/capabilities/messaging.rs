@@ -5,9 +5,9 @@ use std::time::Duration;
 use tracing::instrument;
 
 use super::{
-    Call,
+    PluginCall,
     http::{ResolvedUpstream, StoreSecrets},
-    protection::{Usage, UsedConnection},
+    protection::{ConnectionUsage, UsedConnection},
 };
 use crate::{
     contract::bindings::{
@@ -22,7 +22,7 @@ use crate::{
 /// Time that is left to the component after a publish that is not confirmed, so that it can report it.
 const REPORT_TIME: Duration = Duration::from_millis(500);
 
-impl Host for Call {
+impl Host for PluginCall {
     #[instrument(
         name = "messaging.publish",
         target = "spans",
@@ -41,7 +41,7 @@ impl Host for Call {
         })?;
         let upstream = self.load_upstream(services.clone(), key).await?;
         let used = UsedConnection::upstream(&upstream.key, &upstream.object);
-        self.record_use(&used, Usage::Changes).await?;
+        self.record_use(&used, ConnectionUsage::Changes).await?;
         self.ensure_fresh_object().await?;
         let ResolvedUpstream { key, object, .. } = upstream;
         self.effects.record_request(false);

@@ -1,9 +1,9 @@
 //! `metrics`: counters and gauges of a plugin.
 
-use super::Call;
+use super::PluginCall;
 use crate::{contract::bindings::metrics::Host, observe::metrics::HostCall};
 
-impl Host for Call {
+impl Host for PluginCall {
     async fn counter(&mut self, name: String, delta: u64) {
         if self.begin_host_call(HostCall::MetricsCounter).is_ok()
             && let Some(metrics) = &self.context.metrics

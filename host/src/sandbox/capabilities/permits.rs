@@ -2,7 +2,7 @@
 
 use tracing::instrument;
 
-use super::Call;
+use super::PluginCall;
 use crate::{
     contract::bindings::{permits::Host, types::Error},
     kube::selector::is_dns_label,
@@ -10,7 +10,7 @@ use crate::{
     schedule::permits::PermitRequest,
 };
 
-impl Host for Call {
+impl Host for PluginCall {
     #[instrument(
         name = "permits.acquire",
         target = "spans",

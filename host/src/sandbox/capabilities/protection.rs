@@ -9,13 +9,13 @@ use std::sync::Arc;
 use serde_json::json;
 use tracing::warn;
 
-use super::Call;
+use super::PluginCall;
 use crate::{
     cluster::{ClusterObject, cluster_gvk},
     contract::bindings::types::Error,
     kube::{
         key::{Gvk, ObjectRef},
-        object::Object,
+        object::KubeObject,
         protection::{
             MAX_USED_CONNECTIONS, Protection, format_used, is_user_of, list_used, protection_finalizer,
         },
@@ -56,7 +56,7 @@ impl UsedConnection {
 
 /// The use of an Upstream or a Cluster by a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Usage {
+pub(super) enum ConnectionUsage {
     /// It changes nothing, or takes something away.
     Reads,
     /// It may change something.
@@ -65,7 +65,7 @@ pub(super) enum Usage {
     Owns,
 }
 
-impl Usage {
+impl ConnectionUsage {
     /// That of a write of an object, which the reconciled object may own on another cluster.
     pub(super) fn of_write(is_owned_elsewhere: bool) -> Self {
         if is_owned_elsewhere {
@@ -103,13 +103,13 @@ enum UseDecision {
 }
 
 /// Decides what is done before a request to an Upstream or a Cluster.
-fn decide_use(usage: Usage, facts: UseFacts) -> UseDecision {
+fn decide_use(usage: ConnectionUsage, facts: UseFacts) -> UseDecision {
     let is_known = facts.is_listed || facts.has_former_users;
     let is_needed = match usage {
         // A cleanup makes nothing. One that is being deleted may be about to be released by now.
         _ if facts.is_cleanup => facts.is_protected && (is_known || !facts.is_deleting),
-        Usage::Reads => facts.has_former_users,
-        Usage::Changes | Usage::Owns => true,
+        ConnectionUsage::Reads => facts.has_former_users,
+        ConnectionUsage::Changes | ConnectionUsage::Owns => true,
     };
     match is_needed {
         false => UseDecision::Ignore,
@@ -118,14 +118,18 @@ fn decide_use(usage: Usage, facts: UseFacts) -> UseDecision {
     }
 }
 
-impl Call {
+impl PluginCall {
     /// Records that the reconciled object uses an Upstream or a Cluster, if it is cleaned up later. It costs a look into the
     /// cache once that is recorded. What an object only reads it does not need for its cleanup.
     ///
     /// # Errors
     /// `not-found` if the Upstream or Cluster is being deleted: no object begins to use it any more. Otherwise the error of the
     /// API server; a host that may not patch Upstreams, Clusters or Secrets works without their protection.
-    pub(super) async fn record_use(&mut self, used: &UsedConnection, usage: Usage) -> Result<(), Error> {
+    pub(super) async fn record_use(
+        &mut self,
+        used: &UsedConnection,
+        usage: ConnectionUsage,
+    ) -> Result<(), Error> {
         let Some(target) = self.context.target.as_ref().filter(|target| target.is_finalized) else {
             return Ok(());
         };
@@ -139,7 +143,7 @@ impl Call {
             return Ok(());
         }
         let claim = match self.effects.protected.remove(&used.key) {
-            Some(claim) if facts.is_listed || usage != Usage::Changes => {
+            Some(claim) if facts.is_listed || usage != ConnectionUsage::Changes => {
                 self.effects.protected.insert(used.key.clone(), claim);
                 return Ok(());
             }
@@ -164,7 +168,7 @@ impl Call {
         let is_kept = self
             .protect_used(&services, used, &stored, facts.is_listed)
             .await?;
-        if is_kept && !facts.is_listed && usage != Usage::Owns {
+        if is_kept && !facts.is_listed && usage != ConnectionUsage::Owns {
             self.list_as_used(&services, &used.key).await?;
         }
         self.effects.protected.insert(used.key.clone(), claim);
@@ -172,7 +176,11 @@ impl Call {
     }
 
     /// Returns an Upstream or a Cluster as the cache has it, and the facts about its use by the reconciled object.
-    fn collect_facts(&self, services: &Services, used: &UsedConnection) -> (Option<Arc<Object>>, UseFacts) {
+    fn collect_facts(
+        &self,
+        services: &Services,
+        used: &UsedConnection,
+    ) -> (Option<Arc<KubeObject>>, UseFacts) {
         let store = &services.cache.store;
         let (Some(target), Some(stored)) = (&self.context.target, store.get(&used.key, Projection::Full))
         else {
@@ -197,7 +205,7 @@ impl Call {
         &mut self,
         services: &Services,
         used: &UsedConnection,
-        stored: &Object,
+        stored: &KubeObject,
         is_listed: bool,
     ) -> Result<bool, Error> {
         let Some(user) = self.context.target_key().cloned() else {
@@ -348,7 +356,12 @@ mod tests {
                 [Record; 3],
             ),
         ] {
-            let decided = [Usage::Reads, Usage::Changes, Usage::Owns].map(|usage| decide_use(usage, facts));
+            let decided = [
+                ConnectionUsage::Reads,
+                ConnectionUsage::Changes,
+                ConnectionUsage::Owns,
+            ]
+            .map(|usage| decide_use(usage, facts));
             assert_eq!(decided, expected, "{case}");
         }
     }

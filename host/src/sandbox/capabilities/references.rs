@@ -2,7 +2,7 @@
 
 use tracing::instrument;
 
-use super::{Call, ReferenceDisplay, context::check_own_cluster, kubernetes::check_scope};
+use super::{PluginCall, ReferenceDisplay, context::check_own_cluster, kubernetes::check_scope};
 use crate::{
     client::api::ApiError,
     contract::{
@@ -12,13 +12,13 @@ use crate::{
     effect::writer::ApiWriter,
     kube::{
         key::ObjectRef,
-        object::Object,
+        object::KubeObject,
         references::{HoldsFull, find_cycle, insert_hold, is_held_by, list_held, list_holders},
         scope::Projection,
         well_known::{condition_type, object_reason},
     },
     observe::metrics::HostCall,
-    policy::grants::{Access, Verb},
+    policy::grants::{Access, GrantVerb},
 };
 use types::Error;
 
@@ -57,12 +57,12 @@ async fn find_live_cycle(
         Err(e) if e.code() == 404 => return Ok(None),
         Err(e) => return Err(e),
     };
-    let object = Object::parse(&held.gvk, &bytes).map(|(_, object)| object);
+    let object = KubeObject::parse(&held.gvk, &bytes).map(|(_, object)| object);
     let back = object.is_ok_and(|object| list_held(&object, max_holds).contains(holder));
     Ok(back.then(|| vec![held.clone(), holder.clone()]))
 }
 
-impl Host for Call {
+impl Host for PluginCall {
     #[instrument(name = "references.hold", target = "spans", level = "trace", skip_all, fields(object = %ReferenceDisplay(&r)), err(Debug, level = "trace"))]
     async fn hold(&mut self, r: types::ObjectRef) -> Result<(), Error> {
         self.context.deny_in_hook("references.hold")?;
@@ -76,7 +76,7 @@ impl Host for Call {
             check_own_cluster("holds", cluster)?;
         }
         self.context.check_grant(&Access::Kubernetes {
-            verb: Verb::Hold,
+            verb: GrantVerb::Hold,
             gvk: &key.gvk,
             namespace: &key.namespace,
             cluster: "",
@@ -144,7 +144,7 @@ impl Host for Call {
         let key = self.context.parse_reference(&r)?;
         check_own_cluster("holds", &key.cluster)?;
         self.context.check_grant(&Access::Kubernetes {
-            verb: Verb::Get,
+            verb: GrantVerb::Get,
             gvk: &key.gvk,
             namespace: &key.namespace,
             cluster: "",

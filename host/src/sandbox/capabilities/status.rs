@@ -3,7 +3,7 @@
 use serde_json::Value;
 use tracing::instrument;
 
-use super::Call;
+use super::PluginCall;
 use crate::{
     contract::{
         bindings::{status::Host, types::Error},
@@ -12,7 +12,7 @@ use crate::{
     observe::metrics::HostCall,
 };
 
-impl Host for Call {
+impl Host for PluginCall {
     #[instrument(
         name = "status.checkpoint",
         target = "spans",

@@ -21,13 +21,10 @@ use crate::{
         inspection,
         memory_budget::MemoryBudget,
     },
-    effect::{events::EventRecorder, writer::ApiWriter},
+    effect::writer::ApiWriter,
     kube::{backoff::Backoff, key::Gvk, scope::NamespaceScope, secret_view::DIGEST_KEY_SECRET},
-    policy::grants::{Grant, Permissions, PluginGrants, Verb},
-    sandbox::{
-        object_cache::ObjectCache,
-        services::{ApiAccess, SharedCache, UpstreamAccess},
-    },
+    policy::grants::{Grant, GrantVerb, Permissions, PluginGrants},
+    sandbox::services::{ServiceParts, SharedCache, UpstreamAccess},
     schedule::{dispatcher::Dispatcher, queue::Queue},
     upstream::{ClientPool, EventStreams},
 };
@@ -35,7 +32,7 @@ use crate::{
 /// The grant that a function needs.
 #[derive(Clone, Copy, Debug)]
 enum Need {
-    Verb(Verb),
+    Verb(GrantVerb),
     Upstreams,
     Messages,
     Secrets,
@@ -62,7 +59,7 @@ impl Need {
 }
 
 /// Calls a function and polls it once. None if it is pending: it waits for the API server, so it was not denied.
-type PollOnce = fn(&mut Call) -> Option<Result<(), Error>>;
+type PollOnce = fn(&mut PluginCall) -> Option<Result<(), Error>>;
 
 /// The expectation for a function.
 enum Entry {
@@ -77,7 +74,7 @@ fn list_entries() -> Vec<(&'static str, Entry)> {
     vec![
         (
             "kubernetes.get",
-            Needs(Need::Verb(Verb::Get), |c| {
+            Needs(Need::Verb(GrantVerb::Get), |c| {
                 poll_once(kubernetes::Host::get(
                     c,
                     config_map(),
@@ -90,7 +87,7 @@ fn list_entries() -> Vec<(&'static str, Entry)> {
         ),
         (
             "kubernetes.list",
-            Needs(Need::Verb(Verb::List), |c| {
+            Needs(Need::Verb(GrantVerb::List), |c| {
                 let options = kubernetes::ListOptions {
                     cluster: None,
                     namespace: Some("a".into()),
@@ -106,13 +103,13 @@ fn list_entries() -> Vec<(&'static str, Entry)> {
         ),
         (
             "kubernetes.require-ready",
-            Needs(Need::Verb(Verb::Get), |c| {
+            Needs(Need::Verb(GrantVerb::Get), |c| {
                 poll_once(kubernetes::Host::require_ready(c, config_map()))
             }),
         ),
         (
             "kubernetes.require-condition",
-            Needs(Need::Verb(Verb::Get), |c| {
+            Needs(Need::Verb(GrantVerb::Get), |c| {
                 let status = types::ConditionStatus::True;
                 poll_once(kubernetes::Host::require_condition(
                     c,
@@ -124,13 +121,13 @@ fn list_entries() -> Vec<(&'static str, Entry)> {
         ),
         (
             "kubernetes.apply",
-            Needs(Need::Verb(Verb::Apply), |c| {
+            Needs(Need::Verb(GrantVerb::Apply), |c| {
                 poll_once(kubernetes::Host::apply(c, object(), apply_options(None, vec![])))
             }),
         ),
         (
             "kubernetes.create",
-            Needs(Need::Verb(Verb::Create), |c| {
+            Needs(Need::Verb(GrantVerb::Create), |c| {
                 let options = kubernetes::CreateOptions {
                     cluster: None,
                     owned: false,
@@ -141,7 +138,7 @@ fn list_entries() -> Vec<(&'static str, Entry)> {
         ),
         (
             "kubernetes.patch",
-            Needs(Need::Verb(Verb::Patch), |c| {
+            Needs(Need::Verb(GrantVerb::Patch), |c| {
                 let patch = br#"{"data":{"a":"b"}}"#.to_vec();
                 poll_once(kubernetes::Host::patch(
                     c,
@@ -153,7 +150,7 @@ fn list_entries() -> Vec<(&'static str, Entry)> {
         ),
         (
             "kubernetes.patch-subresource",
-            Needs(Need::Verb(Verb::Patch), |c| {
+            Needs(Need::Verb(GrantVerb::Patch), |c| {
                 let patch = br#"{"spec":{"containers":[]}}"#.to_vec();
                 poll_once(kubernetes::Host::patch_subresource(
                     c,
@@ -166,7 +163,7 @@ fn list_entries() -> Vec<(&'static str, Entry)> {
         ),
         (
             "kubernetes.read-log",
-            Needs(Need::Verb(Verb::Get), |c| {
+            Needs(Need::Verb(GrantVerb::Get), |c| {
                 let options = kubernetes::LogOptions {
                     container: None,
                     tail_lines: 1,
@@ -177,7 +174,7 @@ fn list_entries() -> Vec<(&'static str, Entry)> {
         ),
         (
             "kubernetes.delete",
-            Needs(Need::Verb(Verb::Delete), |c| {
+            Needs(Need::Verb(GrantVerb::Delete), |c| {
                 let options = kubernetes::DeleteOptions {
                     propagation: kubernetes::Propagation::Background,
                     preconditions: no_preconditions(),
@@ -187,13 +184,13 @@ fn list_entries() -> Vec<(&'static str, Entry)> {
         ),
         (
             "references.hold",
-            Needs(Need::Verb(Verb::Hold), |c| {
+            Needs(Need::Verb(GrantVerb::Hold), |c| {
                 poll_once(references::Host::hold(c, config_map()))
             }),
         ),
         (
             "references.list-holders",
-            Needs(Need::Verb(Verb::Get), |c| {
+            Needs(Need::Verb(GrantVerb::Get), |c| {
                 poll_once(references::Host::list_holders(c, config_map()))
             }),
         ),
@@ -422,7 +419,7 @@ impl SilentCluster {
         }
     }
 
-    fn call(&self, asks: Permissions, granted: &Permissions) -> Call {
+    fn call(&self, asks: Permissions, granted: &Permissions) -> PluginCall {
         build_call(&self.services, asks, granted)
     }
 
@@ -439,19 +436,14 @@ fn build_services(client: kube::Client) -> Arc<Services> {
     let queue = Queue::new(Backoff::new(Duration::ZERO, Duration::ZERO));
     let dispatcher = Arc::new(Dispatcher::new(queue, NamespaceScope::new(&[])));
     let informers = Informers::new(api.clone(), store.clone(), Arc::new(|_, _| {}));
-    let services = Services {
-        cache: Arc::new(SharedCache {
+    Arc::new(Services::new(ServiceParts {
+        cache: SharedCache {
             store: store.clone(),
             informers: Arc::new(informers),
             namespaces: NamespaceScope::new(&[]),
-        }),
-        api: Arc::new(ApiAccess {
-            cluster: Arc::default(),
-            acts_as_plugins: true,
-            reviewer: AccessReviewer::new(api.clone()),
-            writer: Arc::new(ApiWriter::new(api, store, dispatcher.clone())),
-            recorder: EventRecorder::default(),
-        }),
+        },
+        reviewer: AccessReviewer::new(api.clone()),
+        writer: ApiWriter::new(api, store, dispatcher.clone()),
         clusters: ClusterPool::default(),
         upstreams: UpstreamAccess {
             clients: ClientPool::default(),
@@ -459,23 +451,16 @@ fn build_services(client: kube::Client) -> Arc<Services> {
             subscriptions: Arc::default(),
         },
         dispatcher,
-        connection_users: Arc::default(),
-        slow_calls: Arc::default(),
-        object_cache: ObjectCache::default(),
-        logs: Arc::default(),
-        recordings: Arc::default(),
-        metrics: Arc::default(),
         memory: MemoryBudget::unlimited(),
         fence: WriteFence::default(),
-    };
-    Arc::new(services)
+    }))
 }
 
 /// The call of a reconcile.
-fn build_call(services: &Arc<Services>, asks: Permissions, granted: &Permissions) -> Call {
+fn build_call(services: &Arc<Services>, asks: Permissions, granted: &Permissions) -> PluginCall {
     let gvk = Gvk::new("tests.ostler.dev", "v1alpha1", "Probe");
     let json = br#"{"metadata":{"name":"x","namespace":"a","uid":"u","resourceVersion":"1"}}"#;
-    let (key, object) = Object::parse(&gvk, json).expect("an object");
+    let (key, object) = KubeObject::parse(&gvk, json).expect("an object");
     let target = CallTarget {
         fresh_term: None,
         key,
@@ -491,9 +476,9 @@ fn build_call(services: &Arc<Services>, asks: Permissions, granted: &Permissions
         plugin: "p".into(),
         grants: PluginGrants::new("p", "plugins.p.", Some(asks), grant),
         config: b"{}".to_vec(),
-        limits: Limits::default(),
+        limits: PluginLimits::default(),
     };
-    Call::new(Arc::new(policy), Some(target))
+    PluginCall::new(Arc::new(policy), Some(target))
 }
 
 #[test]
@@ -585,21 +570,21 @@ async fn describe_is_denied_every_capability() {
         plugin: "p".into(),
         grants: PluginGrants::new("p", "", None, grant),
         config: br#"{"a": 1}"#.to_vec(),
-        limits: Limits::default(),
+        limits: PluginLimits::default(),
     });
     for (name, entry) in list_entries() {
         let Entry::Needs(_, call) = entry else {
             continue;
         };
         if name != "events.emit" {
-            let answer = call(&mut Call::new(policy.clone(), None));
+            let answer = call(&mut PluginCall::new(policy.clone(), None));
             assert!(
                 matches!(answer, Some(Err(Error::Denied(_)))),
                 "{name}: {answer:?}"
             );
         }
     }
-    let mut sealed = Call::new(policy, None);
+    let mut sealed = PluginCall::new(policy, None);
     assert_eq!(config::Host::get(&mut sealed).await, b"{}");
     assert_eq!(clock::Host::now(&mut sealed).await, 0);
     assert_eq!(cache::Host::get(&mut sealed, "k".into()).await, None);
@@ -782,7 +767,7 @@ fn secrets_client() -> kube::Client {
 }
 
 /// The calls about an object or list of another cluster.
-fn call_elsewhere(call: &mut Call) -> Vec<Option<Result<(), Error>>> {
+fn call_elsewhere(call: &mut PluginCall) -> Vec<Option<Result<(), Error>>> {
     let elsewhere = || Some("fleet/east".to_owned());
     let reference = || types::ObjectRef {
         cluster: elsewhere(),
@@ -1055,7 +1040,7 @@ async fn written_object_is_a_dependency_before_its_request_is_sent() {
             () = sent.notified() => {}
         }
         let reads = services.dispatcher.reads(&by);
-        let expected = Dependency::Object(written.clone(), Projection::Full);
+        let expected = ReadDependency::Object(written.clone(), Projection::Full);
         assert!(reads.contains(&expected), "deletes: {deletes}: {reads:?}");
     }
 }

@@ -6,7 +6,7 @@ use wasmtime::ResourceLimiterAsync;
 
 use super::cpu_meter::CpuMeter;
 use crate::contract::{
-    limits::{Limit, Limits},
+    limits::{Limit, PluginLimits},
     memory_budget::MemoryLease,
 };
 
@@ -30,7 +30,7 @@ pub(super) struct StoreLimiter {
 
 impl StoreLimiter {
     /// A limiter for a call that begins.
-    pub fn new(limits: &Limits, meter: Arc<CpuMeter>, lease: Arc<MemoryLease>) -> Self {
+    pub fn new(limits: &PluginLimits, meter: Arc<CpuMeter>, lease: Arc<MemoryLease>) -> Self {
         Self {
             lease,
             memory: 0,
@@ -141,7 +141,7 @@ mod tests {
             plugin_policy::PluginPolicy,
         },
         sandbox::{
-            capabilities::{Call, HostCalls},
+            capabilities::{HostCalls, PluginCall},
             engine::{Engine, StoreState, trap::classify_trap},
         },
     };
@@ -172,10 +172,10 @@ mod tests {
     #[tokio::test]
     async fn growth_beyond_the_limit_traps() {
         let engine = Engine::new(2, 1 << 30, None, None).expect("an engine");
-        let limits = Limits {
+        let limits = PluginLimits {
             memory: 1 << 20,
             table_elements: 5000,
-            ..Limits::default()
+            ..PluginLimits::default()
         };
         for (memory, expected) in [(true, Trap::Memory(1 << 20)), (false, Trap::Tables(5000))] {
             let policy = PluginPolicy {
@@ -187,7 +187,7 @@ mod tests {
             let mut store = Store::new(
                 &engine.engine,
                 StoreState {
-                    host_calls: HostCalls(Call::new(Arc::new(policy), None)),
+                    host_calls: HostCalls(PluginCall::new(Arc::new(policy), None)),
                     limiter: StoreLimiter::new(
                         &limits,
                         Arc::new(CpuMeter::new(engine.permits.clone())),

@@ -6,13 +6,13 @@ use wasmtime::PoolConcurrencyLimitError;
 
 use super::store_limiter::GrowthExceeded;
 use crate::contract::{
-    limits::{Limit, Limits},
+    limits::{Limit, PluginLimits},
     memory_budget::BudgetExhausted,
     trap::Trap,
 };
 
 /// Classifies an error of the call. Its message has the cause and the innermost functions of the backtrace.
-pub(super) fn classify_trap(error: &wasmtime::Error, limits: &Limits, cpu: Duration) -> Trap {
+pub(super) fn classify_trap(error: &wasmtime::Error, limits: &PluginLimits, cpu: Duration) -> Trap {
     let text = format!("{error:#}");
     if cpu > limits.cpu_time && matches!(error.downcast_ref(), Some(wasmtime::Trap::Interrupt)) {
         return Trap::CpuTime(limits.cpu_time);

@@ -14,7 +14,7 @@ use std::{
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde::Deserialize;
 
-use super::Reference;
+use super::OciReference;
 use crate::kube::well_known::environment;
 
 /// Credentials by registry.
@@ -136,7 +136,7 @@ impl RegistryAuth {
 
     /// The user's credentials for a registry, from this file or the config.json that `docker login` writes. Runs the
     /// credential helper named in it.
-    pub fn from_user_config(file: Option<&Path>, reference: &Reference) -> Result<Self, AuthError> {
+    pub fn from_user_config(file: Option<&Path>, reference: &OciReference) -> Result<Self, AuthError> {
         let Some(path) = file.map(Path::to_owned).or_else(docker_config_path) else {
             return Ok(Self::anonymous());
         };
@@ -165,7 +165,7 @@ impl RegistryAuth {
     }
 
     /// The credential of a repository: that of the longest place that covers it.
-    pub(super) fn credential_for(&self, reference: &Reference) -> Option<&RegistryCredential> {
+    pub(super) fn credential_for(&self, reference: &OciReference) -> Option<&RegistryCredential> {
         let mut places: Vec<_> = self
             .places
             .iter()
@@ -197,7 +197,7 @@ fn normalize_place(place: &str) -> String {
 
 /// A place covers a reference: it is a registry with an optional path; `*` matches one label of the host name, as in
 /// Kubernetes.
-fn place_covers(place: &str, reference: &Reference) -> bool {
+fn place_covers(place: &str, reference: &OciReference) -> bool {
     let (host, path) = place.split_once('/').unwrap_or((place, ""));
     let (mut theirs, mut ours) = (host.split('.'), reference.registry().split('.'));
     let same = loop {

@@ -6,7 +6,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 
 use super::{
-    ComponentInterfaces, ComponentStore, Digest, PullError, Reference, RegistryAuth,
+    ComponentInterfaces, ComponentStore, Digest, OciReference, PullError, RegistryAuth,
     manifest::{Descriptor, ImageManifest, WASM_CONFIG, WASM_LAYER, build_config},
     registry::UploadProgress,
     signatures,
@@ -17,7 +17,7 @@ use crate::supply::signature::{FoundSignatures, SignaturePolicy, SigningKey, sim
 #[derive(Clone, Debug)]
 pub struct PushedComponent {
     /// The reference, with the digest.
-    pub reference: Reference,
+    pub reference: OciReference,
     /// The artifact's digest.
     pub digest: Digest,
     /// The component's size in bytes.
@@ -30,7 +30,7 @@ impl ComponentStore {
     /// Pushes a component under the reference's tag, or by digest without a tag.
     pub async fn push_component(
         &self,
-        reference: &Reference,
+        reference: &OciReference,
         auth: &RegistryAuth,
         wasm: Bytes,
         shape: &ComponentInterfaces,
@@ -70,7 +70,7 @@ impl ComponentStore {
     /// if the key has signed it already.
     pub async fn sign_digest(
         &self,
-        reference: &Reference,
+        reference: &OciReference,
         digest: &Digest,
         auth: &RegistryAuth,
         key: &SigningKey,

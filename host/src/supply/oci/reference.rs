@@ -46,7 +46,7 @@ impl fmt::Display for Digest {
 
 /// A reference of an artifact.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Reference {
+pub struct OciReference {
     registry: String,
     repository: String,
     tag: Option<String>,
@@ -63,7 +63,7 @@ pub struct ReferenceError {
     why: &'static str,
 }
 
-impl FromStr for Reference {
+impl FromStr for OciReference {
     type Err = ReferenceError;
 
     fn from_str(text: &str) -> Result<Self, ReferenceError> {
@@ -153,7 +153,7 @@ fn is_tag(text: &str) -> bool {
         && text.bytes().next().is_some_and(word)
 }
 
-impl fmt::Display for Reference {
+impl fmt::Display for OciReference {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(f, "{}", self.full_name())?;
         if let Some(tag) = &self.tag {
@@ -166,7 +166,7 @@ impl fmt::Display for Reference {
     }
 }
 
-impl Reference {
+impl OciReference {
     /// The registry: a host with an optional port.
     pub fn registry(&self) -> &str {
         &self.registry
@@ -236,7 +236,7 @@ mod tests {
             (&format!("r.io/a:t@sha256:{HEX}"), "r.io", "a", Some("t"), true),
             (&format!("r.io/a@sha256:{HEX}"), "r.io", "a", None, true),
         ] {
-            let reference: Reference = text.parse().expect(text);
+            let reference: OciReference = text.parse().expect(text);
             assert_eq!(reference.to_string(), text);
             assert_eq!(
                 (reference.registry(), reference.repository()),
@@ -244,7 +244,7 @@ mod tests {
             );
             assert_eq!((reference.tag(), reference.digest().is_some()), (tag, pinned));
         }
-        let docker: Reference = "oci://index.docker.io/library/a".parse().expect("docker's");
+        let docker: OciReference = "oci://index.docker.io/library/a".parse().expect("docker's");
         assert_eq!(docker.to_string(), "docker.io/library/a");
         assert_eq!(Digest::of_bytes(b"").hex(), HEX);
     }
@@ -265,11 +265,11 @@ mod tests {
             ("a.io:x/y", "no host name"),
             ("a b.io/y", "no host name"),
         ] {
-            let error = text.parse::<Reference>().expect_err(text).to_string();
+            let error = text.parse::<OciReference>().expect_err(text).to_string();
             assert!(error.contains(why), "{text}: {error}");
         }
         let secret = "https://me:hunter2@ghcr.io/a"
-            .parse::<Reference>()
+            .parse::<OciReference>()
             .expect_err("a URL");
         assert!(!secret.to_string().contains("hunter2"), "{secret}");
     }
@@ -283,7 +283,7 @@ mod tests {
             ("10.0.0.1/a", false),
             ("localhost.example.com/a", false),
         ] {
-            let reference: Reference = text.parse().expect(text);
+            let reference: OciReference = text.parse().expect(text);
             assert_eq!(reference.is_loopback(), loopback, "{text}");
         }
     }
@@ -293,8 +293,8 @@ mod tests {
         #[test]
         fn any_text(text in "[a-z0-9.:/@\\[\\]_ A-Z-]{0,40}|.{0,20}", pinned: bool) {
             let text = if pinned { format!("{text}@sha256:{HEX}") } else { text };
-            if let Ok(reference) = text.parse::<Reference>() {
-                prop_assert_eq!(reference.to_string().parse::<Reference>(), Ok(reference.clone()));
+            if let Ok(reference) = text.parse::<OciReference>() {
+                prop_assert_eq!(reference.to_string().parse::<OciReference>(), Ok(reference.clone()));
                 let _ = reference.is_loopback();
             }
         }

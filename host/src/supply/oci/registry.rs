@@ -12,7 +12,7 @@ use reqwest::{RequestBuilder, Response, Url, redirect};
 use serde::Deserialize;
 
 use super::{
-    Digest, PullError, Reference, RegistryAuth,
+    Digest, OciReference, PullError, RegistryAuth,
     auth::RegistryCredential,
     manifest::{self, Descriptor, ImageIndex},
     shorten_text,
@@ -93,7 +93,7 @@ fn build_tls_config() -> rustls::ClientConfig {
 }
 
 /// A repository, and the credential for it.
-pub struct Registry {
+pub struct OciRegistry {
     http: reqwest::Client,
     token_http: reqwest::Client,
     url: Url,
@@ -126,11 +126,11 @@ pub fn check_digest(what: &str, wanted: &Digest, bytes: &[u8]) -> Result<(), Pul
     })
 }
 
-impl Registry {
+impl OciRegistry {
     /// A repository; sends no request.
     pub fn new(
         http: &HttpClients,
-        reference: &Reference,
+        reference: &OciReference,
         auth: &RegistryAuth,
         plain_http: bool,
     ) -> Result<Self, PullError> {

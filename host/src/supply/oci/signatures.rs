@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{
     Digest, PullError,
     manifest::{Descriptor, IMAGE_CONFIG, ImageManifest},
-    registry::Registry,
+    registry::OciRegistry,
     shorten_text,
 };
 use crate::supply::signature::{FoundSignatures, Signature};
@@ -29,7 +29,7 @@ pub fn signature_tag(digest: &Digest) -> String {
 
 /// Fetches the manifest of that artifact.
 pub async fn fetch_signature_manifest(
-    registry: &Registry,
+    registry: &OciRegistry,
     digest: &Digest,
 ) -> Result<Option<Result<ImageManifest, String>>, PullError> {
     let answer = registry.fetch_manifest(&signature_tag(digest)).await?;
@@ -46,7 +46,7 @@ pub async fn fetch_signature_manifest(
 
 /// Adds the signatures of the artifact `sha256-….sig`.
 pub async fn collect_tagged(
-    registry: &Registry,
+    registry: &OciRegistry,
     digest: &Digest,
     found: &mut FoundSignatures,
 ) -> Result<(), PullError> {
@@ -70,7 +70,7 @@ pub async fn collect_tagged(
 
 /// Adds the signatures of the bundles that refer to the digest.
 pub async fn collect_referrers(
-    registry: &Registry,
+    registry: &OciRegistry,
     digest: &Digest,
     found: &mut FoundSignatures,
 ) -> Result<(), PullError> {
@@ -113,7 +113,7 @@ impl From<String> for SignatureReadError {
     }
 }
 
-async fn read_simple(registry: &Registry, layer: &Descriptor) -> Result<Signature, SignatureReadError> {
+async fn read_simple(registry: &OciRegistry, layer: &Descriptor) -> Result<Signature, SignatureReadError> {
     if layer.media_type != SIMPLE_SIGNING_LAYER {
         return Err(SignatureReadError::Malformed(format!(
             "its layer is of type {:?}, not {SIMPLE_SIGNING_LAYER}",
@@ -127,7 +127,7 @@ async fn read_simple(registry: &Registry, layer: &Descriptor) -> Result<Signatur
 }
 
 async fn read_bundle(
-    registry: &Registry,
+    registry: &OciRegistry,
     descriptor: &Descriptor,
 ) -> Result<Vec<Signature>, SignatureReadError> {
     let digest = parse_digest(&descriptor.digest)?;
@@ -143,7 +143,7 @@ async fn read_bundle(
     Ok(Signature::from_bundle(&fetch_layer(registry, layer).await?)?)
 }
 
-async fn fetch_layer(registry: &Registry, layer: &Descriptor) -> Result<Vec<u8>, SignatureReadError> {
+async fn fetch_layer(registry: &OciRegistry, layer: &Descriptor) -> Result<Vec<u8>, SignatureReadError> {
     if layer.size > MAX_SIGNATURE_BYTES {
         return Err(SignatureReadError::Malformed(format!(
             "a signature of {} bytes",

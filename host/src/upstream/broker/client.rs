@@ -16,7 +16,7 @@ use tracing::info;
 
 use super::{
     OutgoingMessage,
-    connect::{ConnectError, Endpoint, OpenConnection, describe_error},
+    connect::{BrokerConnectError, Endpoint, OpenConnection, describe_error},
     link::Link,
     link_state::{LinkChanges, LinkState, LinkStep, superseded},
     metered::AnnouncedMessages,
@@ -28,11 +28,11 @@ use crate::{
     policy::network::NetworkPolicy,
     upstream::{
         CircuitState, Secret, SecretSnapshot, SecretStore, SendError, UpstreamObject,
-        health::{Health, HealthReport},
+        health::{HealthReport, UpstreamHealth},
         missing_secret,
         rate_limit::RateLimiter,
         redact::{MIN_PASSWORD_BYTES, Redactor},
-        spec::{Auth, MAX_BODY_BYTES, MAX_REQUESTS_IN_FLIGHT},
+        spec::{MAX_BODY_BYTES, MAX_REQUESTS_IN_FLIGHT, UpstreamAuth},
         tls,
         transport_error::{TransportError, TransportErrorKind},
     },
@@ -75,7 +75,7 @@ pub struct BrokerClient {
     link: watch::Sender<LinkState<Arc<Link>>>,
     /// The connections of consumers.
     consuming: Mutex<Vec<Weak<Link>>>,
-    health: Mutex<Health>,
+    health: Mutex<UpstreamHealth>,
 }
 
 impl BrokerClient {
@@ -113,8 +113,8 @@ impl BrokerClient {
         let (mut redactor, mut message_redactor) = (Redactor::default(), Redactor::default());
         let (username, password) = match &spec.auth {
             // RabbitMQ has a user `guest` for connections from its own machine.
-            Auth::None {} => ("guest".to_owned(), Secret::new(b"guest".to_vec())),
-            Auth::Basic(basic) => {
+            UpstreamAuth::None {} => ("guest".to_owned(), Secret::new(b"guest".to_vec())),
+            UpstreamAuth::Basic(basic) => {
                 let key = upstream.secret_key(&basic.password_secret_ref);
                 let value = context.secrets.get(&key);
                 let value = value.ok_or_else(|| missing_secret(&key))?;
@@ -154,7 +154,7 @@ impl BrokerClient {
                 username,
                 password,
             },
-            is_anonymous: matches!(spec.auth, Auth::None {}),
+            is_anonymous: matches!(spec.auth, UpstreamAuth::None {}),
             redactor,
             message_redactor,
             context,
@@ -384,16 +384,17 @@ impl BrokerClient {
     async fn open_connection(
         &self,
         memory: Option<Arc<MessageShare>>,
-    ) -> Result<OpenConnection, ConnectError> {
+    ) -> Result<OpenConnection, BrokerConnectError> {
         let timeouts = (self.connect_timeout, self.timeout);
         let BrokerContext { network, fence, .. } = &self.context;
         let opened = self.endpoint.connect(network, fence, timeouts, memory).await;
         opened.map_err(|mut error| {
             match &mut error {
-                ConnectError::Transport(TransportError { text, .. }) | ConnectError::Refused(text) => {
+                BrokerConnectError::Transport(TransportError { text, .. })
+                | BrokerConnectError::Refused(text) => {
                     *text = self.redactor.redact_text(text);
                 }
-                ConnectError::NotLeader(_) => {}
+                BrokerConnectError::NotLeader(_) => {}
             }
             error
         })
@@ -405,7 +406,7 @@ impl BrokerClient {
         let opened = opening.await.unwrap_or_else(|_| {
             let text = "panic in the attempt, which is a bug of the host".to_owned();
             let kind = TransportErrorKind::Broken;
-            Err(ConnectError::Transport(TransportError { kind, text }))
+            Err(BrokerConnectError::Transport(TransportError { kind, text }))
         });
         let now = Instant::now();
         let (changed, result) = match opened {
@@ -420,17 +421,17 @@ impl BrokerClient {
                 }
                 (self.health.lock().record_login(Ok(()), now), Ok(link))
             }
-            Err(error @ ConnectError::NotLeader(_)) => {
+            Err(error @ BrokerConnectError::NotLeader(_)) => {
                 self.link.send_modify(LinkState::record_withdrawal);
                 return Err(error.into());
             }
-            Err(ConnectError::Transport(error)) => {
+            Err(BrokerConnectError::Transport(error)) => {
                 self.link
                     .send_modify(|state| state.record_failure(now, &error.text));
                 let changed = self.health.lock().record_unreachable(error.kind, &error.text);
                 (changed, Err(error.into_send_error("")))
             }
-            Err(ConnectError::Refused(why)) => {
+            Err(BrokerConnectError::Refused(why)) => {
                 let error = SendError::LoginFailed(why);
                 self.link
                     .send_modify(|state| state.record_failure(now, &error.to_string()));

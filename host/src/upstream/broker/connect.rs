@@ -61,7 +61,7 @@ pub struct Endpoint {
 }
 
 /// The reason for a failed connection.
-pub enum ConnectError {
+pub enum BrokerConnectError {
     /// The broker cannot be reached, or the TLS handshake failed.
     Transport(TransportError),
     /// The broker refuses the credentials or the virtual host.
@@ -70,12 +70,12 @@ pub enum ConnectError {
     NotLeader(NotLeader),
 }
 
-impl From<ConnectError> for SendError {
-    fn from(error: ConnectError) -> Self {
+impl From<BrokerConnectError> for SendError {
+    fn from(error: BrokerConnectError) -> Self {
         match error {
-            ConnectError::Transport(error) => error.into_send_error(""),
-            ConnectError::Refused(why) => Self::LoginFailed(why),
-            ConnectError::NotLeader(error) => Self::NotLeader(error),
+            BrokerConnectError::Transport(error) => error.into_send_error(""),
+            BrokerConnectError::Refused(why) => Self::LoginFailed(why),
+            BrokerConnectError::NotLeader(error) => Self::NotLeader(error),
         }
     }
 }
@@ -98,13 +98,13 @@ impl Endpoint {
         fence: &WriteFence,
         (connect_timeout, timeout): (Duration, Duration),
         memory: Option<Arc<MessageShare>>,
-    ) -> Result<OpenConnection, ConnectError> {
-        let term = fence.term().ok_or(ConnectError::NotLeader(NotLeader))?;
+    ) -> Result<OpenConnection, BrokerConnectError> {
+        let term = fence.term().ok_or(BrokerConnectError::NotLeader(NotLeader))?;
         let started = Instant::now();
         let stream = self
             .open_stream(network, connect_timeout)
             .await
-            .map_err(ConnectError::Transport)?;
+            .map_err(BrokerConnectError::Transport)?;
         let (stream, announced): (Box<dyn Duplex>, _) = match memory {
             Some(memory) => {
                 let metered = MeteredStream::new(stream, memory);
@@ -146,7 +146,7 @@ impl Endpoint {
             Err(_) => {
                 // The thread of the connection would wait for the silent peer.
                 cut.cancel();
-                Err(ConnectError::Transport(TransportError {
+                Err(BrokerConnectError::Transport(TransportError {
                     kind: TransportErrorKind::Broken,
                     text: format!("no AMQP handshake within {timeout:?}"),
                 }))
@@ -200,12 +200,12 @@ impl Endpoint {
         }
     }
 
-    fn classify_handshake_error(&self, error: &lapin::Error) -> ConnectError {
+    fn classify_handshake_error(&self, error: &lapin::Error) -> BrokerConnectError {
         match error.kind() {
             ErrorKind::ProtocolError(e) if matches!(e.get_id(), ACCESS_REFUSED | NOT_ALLOWED) => {
-                ConnectError::Refused(e.get_message().to_string())
+                BrokerConnectError::Refused(e.get_message().to_string())
             }
-            _ => ConnectError::Transport(TransportError {
+            _ => BrokerConnectError::Transport(TransportError {
                 kind: TransportErrorKind::Connect,
                 text: format!("the AMQP handshake failed: {}", describe_error(error)),
             }),

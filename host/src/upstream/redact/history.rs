@@ -13,7 +13,7 @@ use super::{
     Redactor,
     text_finder::{SearchedText, TextFinder, list_texts},
 };
-use crate::upstream::{SecretKey, SendError};
+use crate::upstream::{SendError, UpstreamSecretKey};
 
 /// Bytes of a text that a history keeps. Where they are found, as many bytes are redacted as the whole text has.
 const KEPT_BYTES: usize = 1 << 10;
@@ -44,7 +44,7 @@ pub struct SecretHistory(Mutex<HistoryState>);
 
 #[derive(Default)]
 struct HistoryState {
-    secrets: HashMap<SecretKey, VecDeque<SecretTexts>>,
+    secrets: HashMap<UpstreamSecretKey, VecDeque<SecretTexts>>,
     size_bytes: usize,
     /// Texts that are new since the finders were built.
     unsearched: Vec<Arc<SearchedText>>,
@@ -68,11 +68,16 @@ impl SecretTexts {
 
 impl SecretHistory {
     /// Adds the current value of a secret. Fails if the history is full.
-    pub fn record_value(&self, secret: &SecretKey, current: &[u8]) -> Result<(), SendError> {
+    pub fn record_value(&self, secret: &UpstreamSecretKey, current: &[u8]) -> Result<(), SendError> {
         self.record_value_at(secret, current, Instant::now())
     }
 
-    fn record_value_at(&self, secret: &SecretKey, current: &[u8], now: Instant) -> Result<(), SendError> {
+    fn record_value_at(
+        &self,
+        secret: &UpstreamSecretKey,
+        current: &[u8],
+        now: Instant,
+    ) -> Result<(), SendError> {
         let digest = Sha256::digest(current).into();
         let state = &mut *self.0.lock();
         let known = state.secrets.get_mut(secret);
@@ -167,8 +172,8 @@ impl HistoryState {
 mod tests {
     use super::*;
 
-    fn secret_key(name: &str) -> SecretKey {
-        SecretKey {
+    fn secret_key(name: &str) -> UpstreamSecretKey {
+        UpstreamSecretKey {
             namespace: "n".into(),
             name: name.into(),
             key: "k".into(),

@@ -12,7 +12,7 @@ use super::{BufferedBytes, EventPattern, EventStreams, ParsedEvent, StreamKey, S
 use crate::{
     kube::backoff::Backoff,
     upstream::{
-        Client, SendError,
+        SendError, UpstreamClient,
         answer::{IDENTITY_ENCODING, content_encoding, explain_encoded},
         auth::CredentialError,
         redact::Redactor,
@@ -206,7 +206,7 @@ fn is_next_id(last: &str, id: Option<&str>) -> bool {
 /// A response, and the credential that was sent for it.
 type OpenedStream = (reqwest::Response, Option<http::HeaderValue>);
 
-impl Client {
+impl UpstreamClient {
     /// A redactor of the credentials, and of the one that was sent.
     fn credential_redactor(&self, sent: Option<&http::HeaderValue>) -> Redactor {
         let mut redactor = self.context.secret_history.to_redactor();
@@ -279,7 +279,7 @@ impl Client {
 
 /// Opens a stream; `None` if the server answers 204: the stream is closed for good.
 async fn open_stream(
-    client: &Client,
+    client: &UpstreamClient,
     path: &str,
     last_id: Option<&str>,
 ) -> Result<Option<OpenedStream>, ConnectionEnd> {
@@ -365,7 +365,11 @@ impl EventTail {
 
 /// Reads a stream to its end and returns its last events, with credentials and previous secrets redacted. It counts as
 /// a request in flight.
-pub async fn read_tail(client: &Client, path: &str, query: &TailQuery) -> Result<EventTail, SendError> {
+pub async fn read_tail(
+    client: &UpstreamClient,
+    path: &str,
+    query: &TailQuery,
+) -> Result<EventTail, SendError> {
     let mut tail = EventTail::default();
     let mut redactor = client.credential_redactor(None);
     let reading = async {

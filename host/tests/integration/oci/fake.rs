@@ -13,7 +13,7 @@ use axum::{
 };
 use bytes::Bytes;
 use ostler::testing::{
-    oci::{Digest, PullError, Reference, RegistryAuth},
+    oci::{Digest, OciReference, PullError, RegistryAuth},
     signature::SignaturePolicy,
 };
 use serde_json::{Value, json};
@@ -128,13 +128,13 @@ impl Fake {
     }
 
     /// Adds a component.
-    pub fn component(&self) -> Reference {
+    pub fn component(&self) -> OciReference {
         let layer = self.blob("application/wasm", wasm());
         let manifest = json!({"schemaVersion": 2, "mediaType": MANIFEST, "config": descriptor(CONFIG, b"{}"), "layers": [layer]});
         self.reference().with_digest(self.manifest(&manifest))
     }
 
-    pub fn reference(&self) -> Reference {
+    pub fn reference(&self) -> OciReference {
         format!("{}/a/b:1", self.address).parse().expect("a reference")
     }
 
@@ -142,7 +142,7 @@ impl Fake {
         self.asked.lock().expect("lock").clone()
     }
 
-    pub async fn pull(&self, reference: &Reference) -> Result<Vec<u8>, PullError> {
+    pub async fn pull(&self, reference: &OciReference) -> Result<Vec<u8>, PullError> {
         store()
             .pull_component(reference, &RegistryAuth::anonymous(), &SignaturePolicy::none())
             .await

@@ -1,7 +1,7 @@
 //! Cleanup of what objects have in Concourse, and of objects.
 
 use ostler_sdk::{
-    Context, DeleteOptions, Error, Failure, Gvk, Object, ObjectRef, Outcome, Preconditions, Resource,
+    Context, DeleteOptions, Error, Failure, Gvk, KindSpec, Object, ObjectRef, Outcome, Preconditions,
     Response, ResultExt, Selection, serde_json::Value,
 };
 
@@ -80,7 +80,7 @@ pub fn delete_object(ctx: &Context, object: &ObjectRef, uid: &str) -> Result<(),
 ///
 /// # Errors
 /// As `kubernetes.list`.
-pub fn list_dependents<S: Resource>(
+pub fn list_dependents<S: KindSpec>(
     ctx: &Context,
     kind: &Gvk,
     field: &str,
@@ -102,7 +102,7 @@ pub fn list_dependents<S: Resource>(
 ///
 /// # Errors
 /// As `kubernetes.list` and `kubernetes.delete`.
-pub fn delete_dependents<S: Resource>(
+pub fn delete_dependents<S: KindSpec>(
     ctx: &Context,
     kind: &Gvk,
     field: &str,
@@ -126,7 +126,7 @@ pub fn delete_dependents<S: Resource>(
 }
 
 /// Lists by an index of the field, and as JSON, because a deletion must not fail when one of the objects is invalid.
-fn list_dependents_json<S: Resource>(
+fn list_dependents_json<S: KindSpec>(
     ctx: &Context,
     kind: &Gvk,
     field: &str,

@@ -34,9 +34,9 @@ pub struct InstanceSpec {
     #[schemars(length(max = 2048), regex(pattern = r"^https?://.+"), extend("format" = "uri"))]
     pub url: String,
     /// Credentials of the login.
-    pub auth: Auth,
+    pub auth: InstanceAuth,
     /// TLS settings of the connection.
-    pub tls: Option<Tls>,
+    pub tls: Option<InstanceTls>,
     /// Namespaces, besides its own, whose objects may use this instance; "*" for all.
     pub allowed_namespaces: Vec<String>,
     /// Interval between health probes of the server. One below 30s or above 1h counts as that limit.
@@ -68,7 +68,7 @@ fn main_team() -> String {
     rule = "[has(self.password), has(self.token)].filter(x, x).size() == 1",
     message = "exactly one of password or token must be set"
 )]
-pub struct Auth {
+pub struct InstanceAuth {
     /// User name and password (OAuth2 password grant).
     pub password: Option<PasswordAuth>,
     /// A bearer token.
@@ -103,7 +103,7 @@ pub struct TokenAuth {
     rule = "!(has(self.caRef) && self.insecureSkipVerify)",
     message = "caRef and insecureSkipVerify are mutually exclusive"
 )]
-pub struct Tls {
+pub struct InstanceTls {
     /// The certificate authority to trust, as PEM.
     pub ca_ref: Option<SecretKey>,
     /// Accepts any certificate. For tests only.

@@ -24,27 +24,27 @@ pub use claim::{delete_claimed, find_server_url, is_on_server, server_url};
 pub use cleanup::{
     abandon_without_instance, delete_dependents, delete_object, finish_cleanup, list_dependents, resolve_json,
 };
-pub use common::{
-    ConcourseName, ConfigMapKey, ContainerImage, NamedSpec, NamespacedName, ReclaimPolicy, Reference,
-    SecretKey, concourse_name,
-};
+pub use common::{ConcourseName, ConfigMapKey, ContainerImage, NamedSpec, ReclaimPolicy, concourse_name};
 #[cfg(not(target_arch = "wasm32"))]
 pub use crds::crds;
-pub use instance::{Auth, Defaults, Instance, InstanceSpec, InstanceStatus, PasswordAuth, Tls, TokenAuth};
+pub use instance::{
+    Defaults, Instance, InstanceAuth, InstanceSpec, InstanceStatus, InstanceTls, PasswordAuth, TokenAuth,
+};
 pub use job::{Job, JobInput, JobOutput, JobSpec, JobStatus};
 pub use location::{Location, check_namespace_allowed, upstream_ref};
+pub use ostler_sdk::{NamespacedName, Reference, SecretKey};
 pub use path::{build_path, encode_segment, pipeline_path, team_path};
 pub use pipeline::{
     ConfigSource, InstanceVars, K8sConfig, Pipeline, PipelineGroup, PipelineJob, PipelineResource,
     PipelineResourceType, PipelineSpec, PipelineStatus, PipelineVar,
 };
-pub use resource::{Resource, ResourceSpec, ResourceStatus, Version};
+pub use resource::{Resource, ResourceSpec, ResourceStatus, VersionFields};
 pub use response::{
-    NOT_OF_CONCOURSE, Operation, concourse_status, config_warning_condition, is_finished, read_warnings,
-    unexpected_status,
+    ConcourseOperation, NOT_OF_CONCOURSE, concourse_status, config_warning_condition, is_finished,
+    read_warnings, unexpected_status,
 };
-pub use team::{Role, Team, TeamRole, TeamSpec, TeamStatus};
-pub use worker::{Lifecycle, Worker, WorkerResourceType, WorkerSpec, WorkerStatus};
+pub use team::{RoleName, Team, TeamRole, TeamSpec, TeamStatus};
+pub use worker::{Worker, WorkerLifecycle, WorkerResourceType, WorkerSpec, WorkerStatus};
 
 /// The outcome for a suspended object, which is reached without any request.
 #[must_use]

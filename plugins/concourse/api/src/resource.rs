@@ -5,7 +5,7 @@ use ostler_sdk::{api, resource};
 use crate::{ConcourseName, NamedSpec, Reference};
 
 /// Fields of a version, which depend on the type of the resource, such as `ref: 61cbef`.
-pub type Version = BTreeMap<String, String>;
+pub type VersionFields = BTreeMap<String, String>;
 
 /// A resource of a pipeline: its pin, its disabled versions and its checks.
 ///
@@ -49,7 +49,7 @@ pub struct ResourceSpec {
     /// Version to pin: enough of its fields to identify it. When this is removed, a pin that this object has set is
     /// removed, too; the pin of another user stays.
     #[schemars(extend("minProperties" = 1))]
-    pub pinned_version: Option<Version>,
+    pub pinned_version: Option<VersionFields>,
     /// Comment on the pin in Concourse. If unset, the comment on a pin that this object has set is cleared.
     #[schemars(length(max = 512))]
     pub pin_comment: Option<String>,
@@ -59,7 +59,7 @@ pub struct ResourceSpec {
         "type": "object", "minProperties": 1, "additionalProperties": { "type": "string" },
         "description": "Fields that the versions to disable have.",
     }))]
-    pub disabled_versions: Vec<Version>,
+    pub disabled_versions: Vec<VersionFields>,
     /// Interval between checks that this object triggers in addition to Concourse's own; none are triggered if unset.
     /// One below 10s or above 168h counts as that limit.
     #[schemars(extend("type" = "string"))]

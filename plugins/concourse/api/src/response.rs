@@ -20,13 +20,13 @@ pub fn concourse_status(response: &Response) -> Option<u16> {
 
 /// A request to Concourse: its purpose and the reason of the failure when it does not succeed.
 #[derive(Clone, Copy, Debug)]
-pub struct Operation {
+pub struct ConcourseOperation {
     action: &'static str,
     reason: &'static str,
     in_pipeline: bool,
 }
 
-impl Operation {
+impl ConcourseOperation {
     /// An operation. The action completes the sentence "Could not …".
     #[must_use]
     pub const fn new(action: &'static str, reason: &'static str) -> Self {
@@ -84,10 +84,10 @@ impl Operation {
         }
     }
 
-    /// As [`Operation::read`]; none for a response with status 404.
+    /// As [`ConcourseOperation::read`]; none for a response with status 404.
     ///
     /// # Errors
-    /// As [`Operation::read`].
+    /// As [`ConcourseOperation::read`].
     pub fn read_optional<T: DeserializeOwned>(
         &self,
         answer: Result<Response, Error>,
@@ -98,10 +98,10 @@ impl Operation {
         }
     }
 
-    /// As [`Operation::read`] for a list, which Concourse writes as `null` when it is empty.
+    /// As [`ConcourseOperation::read`] for a list, which Concourse writes as `null` when it is empty.
     ///
     /// # Errors
-    /// As [`Operation::read`].
+    /// As [`ConcourseOperation::read`].
     pub fn read_list<T: DeserializeOwned>(&self, answer: Result<Response, Error>) -> Result<Vec<T>, Failure> {
         let list: Option<Vec<T>> = self.read(answer)?;
         Ok(list.unwrap_or_default())

@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ostler_sdk::api;
 
-use crate::Version;
+use crate::VersionFields;
 
 /// A build of a job or of a check.
 #[api]
 #[serde(rename_all = "snake_case")]
-pub struct Build {
+pub struct BuildResponse {
     /// ID, unique on the server.
     pub id: i64,
     /// Name, a number that is unique within the job.
@@ -48,20 +48,20 @@ pub struct RerunOf {
 #[derive(Default)]
 pub struct BuildResources {
     /// Versions the build got.
-    pub inputs: Vec<BuildInput>,
+    pub inputs: Vec<BuildInputResponse>,
     /// Versions the build put.
-    pub outputs: Vec<BuildOutput>,
+    pub outputs: Vec<BuildOutputResponse>,
 }
 
 /// A version that a build got.
 #[api]
 #[serde(rename_all = "snake_case")]
-pub struct BuildInput {
+pub struct BuildInputResponse {
     /// Name of the input.
     pub name: String,
     /// The version.
     #[serde(default)]
-    pub version: Version,
+    pub version: VersionFields,
     /// Indicates whether this is the first build of the job with the version.
     pub first_occurrence: Option<bool>,
 }
@@ -69,18 +69,18 @@ pub struct BuildInput {
 /// A version that a build put.
 #[api]
 #[serde(rename_all = "snake_case")]
-pub struct BuildOutput {
+pub struct BuildOutputResponse {
     /// Name of the output.
     pub name: String,
     /// The version.
     #[serde(default)]
-    pub version: Version,
+    pub version: VersionFields,
 }
 
 /// A pipeline, without its config.
 #[api]
 #[serde(rename_all = "snake_case")]
-pub struct Pipeline {
+pub struct PipelineResponse {
     /// ID, unique on the server.
     pub id: i32,
     /// Indicates whether the pipeline is paused.
@@ -118,7 +118,7 @@ pub struct Group {
 #[api]
 #[serde(rename_all = "snake_case", default)]
 #[derive(Default)]
-pub struct Job {
+pub struct JobResponse {
     /// ID, unique on the server.
     pub id: Option<i64>,
     /// Name of the job.
@@ -140,29 +140,29 @@ pub struct Job {
     /// Outputs of the job.
     pub outputs: Vec<crate::JobOutput>,
     /// The build that is pending or running.
-    pub next_build: Option<Build>,
+    pub next_build: Option<BuildResponse>,
     /// The last build that finished.
-    pub finished_build: Option<Build>,
+    pub finished_build: Option<BuildResponse>,
 }
 
 /// A resource.
 #[api]
 #[serde(rename_all = "snake_case", default)]
 #[derive(Default)]
-pub struct Resource {
+pub struct ResourceResponse {
     /// Type of the resource.
     #[serde(rename = "type")]
     pub kind: Option<String>,
     /// Seconds since the Unix epoch.
     pub last_checked: Option<u64>,
     /// The version that an API call or the config pins.
-    pub pinned_version: Version,
+    pub pinned_version: VersionFields,
     /// Indicates whether the config pins the version.
     pub pinned_in_config: bool,
     /// Comment on the pin.
     pub pin_comment: Option<String>,
     /// The newest check.
-    pub build: Option<Build>,
+    pub build: Option<BuildResponse>,
 }
 
 /// A version of a resource.
@@ -173,7 +173,7 @@ pub struct ResourceVersion {
     pub id: i64,
     /// Fields of the version.
     #[serde(default)]
-    pub version: Version,
+    pub version: VersionFields,
     /// Indicates whether builds may use the version.
     #[serde(default = "enabled_by_default")]
     pub enabled: bool,
@@ -187,7 +187,7 @@ fn enabled_by_default() -> bool {
 #[api]
 #[serde(rename_all = "snake_case", default)]
 #[derive(Default)]
-pub struct Team {
+pub struct TeamResponse {
     /// ID, unique on the server.
     pub id: Option<i32>,
     /// Members by role.
@@ -212,7 +212,7 @@ pub struct RoleMembers {
 #[api]
 #[serde(rename_all = "snake_case", default)]
 #[derive(Default)]
-pub struct Worker {
+pub struct WorkerResponse {
     /// Name of the worker.
     pub name: String,
     /// State: running, landing, landed, retiring or stalled.

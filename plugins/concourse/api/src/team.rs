@@ -62,7 +62,7 @@ impl NamedSpec for TeamSpec {
 )]
 pub struct TeamRole {
     /// The role.
-    pub role: Role,
+    pub role: RoleName,
     /// Users, as `connector:name`.
     #[schemars(extend("x-kubernetes-list-type" = "set"))]
     pub users: Vec<String>,
@@ -75,7 +75,7 @@ pub struct TeamRole {
 #[api]
 #[serde(rename_all = "kebab-case")]
 #[derive(Copy, Eq, PartialOrd, Ord)]
-pub enum Role {
+pub enum RoleName {
     /// Full access, including the members of the team.
     Owner,
     /// Full access to pipelines, without the members of the team.

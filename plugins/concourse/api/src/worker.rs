@@ -43,7 +43,7 @@ pub struct WorkerSpec {
     /// Desired state: the worker accepts work (Running), finishes its work and stays registered (Draining), or
     /// finishes its work and is removed (Removed). Only a restart of its process returns a worker to Running.
     #[serde(default)]
-    pub lifecycle: Lifecycle,
+    pub lifecycle: WorkerLifecycle,
     /// Suspends reconciliation of this worker; nothing is changed in Concourse meanwhile.
     #[serde(default)]
     pub suspend: bool,
@@ -58,7 +58,7 @@ impl NamedSpec for WorkerSpec {
 /// Desired state of a worker.
 #[api]
 #[derive(Copy, Default, Eq)]
-pub enum Lifecycle {
+pub enum WorkerLifecycle {
     /// It accepts work.
     #[default]
     Running,

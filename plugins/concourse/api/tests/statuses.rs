@@ -4,12 +4,12 @@ use concourse_api::{
     BuildSpec, InstanceSpec, JobSpec, PipelineSpec, ResourceSpec, TeamSpec, WorkerSpec, crds,
 };
 use ostler_sdk::{
-    Resource,
+    KindSpec,
     serde_json::{Map, Value, json},
 };
 
 /// Reads a status as a reconcile does, and returns what it would write back.
-fn read_back<S: Resource>(spec: &Value, status: Value) -> Value {
+fn read_back<S: KindSpec>(spec: &Value, status: Value) -> Value {
     let (_, status) = S::read(spec.clone(), status).expect("an object");
     ostler_sdk::serde_json::to_value(&status).expect("JSON")
 }
@@ -37,7 +37,7 @@ fn wrong_fields(kind: &str) -> Map<String, Value> {
         .collect()
 }
 
-fn check_kind<S: Resource>(spec: &Value, good: &Value) {
+fn check_kind<S: KindSpec>(spec: &Value, good: &Value) {
     let wrong = wrong_fields(S::KIND);
     assert!(wrong.len() > 5, "{} has only these fields: {wrong:?}", S::KIND);
     let nothing = read_back::<S>(spec, json!({}));

@@ -88,7 +88,7 @@ pub fn assign_build(candidates: &[i64], own_rerun_of: &str, siblings: &[Sibling]
 }
 
 /// Returns whether a build could result from an attempt.
-pub fn is_candidate(build: &rest::Build, job: &str, rerun_of: &str, accounts: &[String]) -> bool {
+pub fn is_candidate(build: &rest::BuildResponse, job: &str, rerun_of: &str, accounts: &[String]) -> bool {
     let repeats = build.rerun_of.as_ref().map(|rerun| rerun.name.as_str());
     // Concourse records the first build of a chain of repetitions: 2 for a repetition of 2.1.
     let original = rerun_of.split('.').next().unwrap_or_default();
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn is_candidate_requires_job_account_and_repeated_build() {
-        let build = |created_by: Option<&str>, rerun_of: Option<&str>| rest::Build {
+        let build = |created_by: Option<&str>, rerun_of: Option<&str>| rest::BuildResponse {
             id: 3,
             name: None,
             status: None,
@@ -169,7 +169,7 @@ mod tests {
             comment: None,
             rerun_of: rerun_of.map(|name| rest::RerunOf { name: name.into() }),
         };
-        let is_candidate = |build: &rest::Build, job, rerun_of, account: &str| {
+        let is_candidate = |build: &rest::BuildResponse, job, rerun_of, account: &str| {
             super::is_candidate(build, job, rerun_of, &[account.to_owned()])
         };
         let first = build(Some("ci"), None);

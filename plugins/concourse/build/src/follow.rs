@@ -1,8 +1,8 @@
 //! Following of a build until it finishes.
 
 use concourse_api::{
-    Build, BuildStatus, NamespacedName, Operation, Reference, build_path, concourse_status, encode_segment,
-    find_server_url, is_finished, is_on_server, rest,
+    Build, BuildStatus, ConcourseOperation, NamespacedName, Reference, build_path, concourse_status,
+    encode_segment, find_server_url, is_finished, is_on_server, rest,
 };
 use ostler_sdk::{
     EventMatch, Upstream,
@@ -24,9 +24,9 @@ const RETRIGGER_DELAY_MS: u64 = 1;
 const MAX_LOG_EVENTS: u32 = 200;
 const MAX_LOG_BYTES: u32 = 64 << 10;
 
-const READ_BUILD: Operation = Operation::new("read the build", "FetchFailed");
-const WRITE_COMMENT: Operation = Operation::new("comment on the build", "CommentFailed");
-const ABORT_BUILD: Operation = Operation::new("abort the build", "CancelFailed");
+const READ_BUILD: ConcourseOperation = ConcourseOperation::new("read the build", "FetchFailed");
+const WRITE_COMMENT: ConcourseOperation = ConcourseOperation::new("comment on the build", "CommentFailed");
+const ABORT_BUILD: ConcourseOperation = ConcourseOperation::new("abort the build", "CancelFailed");
 
 /// A build that is followed. Only its Instance is needed: its Job may be deleted, its pipeline archived.
 pub struct FollowedBuild<'a> {
@@ -49,7 +49,7 @@ impl RemoteJob<'_> {
     }
 
     /// URL of a build's page.
-    pub fn web_url(&self, build: &rest::Build) -> Option<String> {
+    pub fn web_url(&self, build: &rest::BuildResponse) -> Option<String> {
         let name = build.name.as_deref().unwrap_or_default();
         let page = format!("/jobs/{}/builds/{name}", encode_segment(self.job));
         self.location.web_url(&page)
@@ -110,7 +110,7 @@ impl<'a> FollowedBuild<'a> {
         if concourse_status(&found) == Some(404) {
             return self.handle_vanished(id);
         }
-        let found: rest::Build = READ_BUILD.read(Ok(found))?;
+        let found: rest::BuildResponse = READ_BUILD.read(Ok(found))?;
         if is_known && is_another_build(&found, last) {
             return self.handle_vanished(id);
         }
@@ -153,7 +153,7 @@ impl<'a> FollowedBuild<'a> {
         Ok(tracked(Outcome::poll(interval), &status))
     }
 
-    fn update_status(&self, status: &mut BuildStatus, found: &rest::Build) {
+    fn update_status(&self, status: &mut BuildStatus, found: &rest::BuildResponse) {
         observe::update_from_build(status, found);
         status.trigger = None;
         if let Some(job) = self.job {
@@ -253,7 +253,7 @@ impl<'a> FollowedBuild<'a> {
 
 /// Returns whether a build has the ID of the known one and is not the same, as after the server's database was replaced:
 /// IDs are unique in a database only.
-fn is_another_build(found: &rest::Build, known: &BuildStatus) -> bool {
+fn is_another_build(found: &rest::BuildResponse, known: &BuildStatus) -> bool {
     let start_time = found.start_time.filter(|time| *time > 0).map(rfc3339);
     known.build_name.is_some() && found.name != known.build_name
         || known.start_time.is_some() && known.start_time != start_time

@@ -7,7 +7,7 @@ mod observe;
 mod trigger;
 
 use concourse_api::{
-    Build, BuildSpec, BuildStatus, Job, JobSpec, Location, NamespacedName, Operation, build_path,
+    Build, BuildSpec, BuildStatus, ConcourseOperation, Job, JobSpec, Location, NamespacedName, build_path,
     concourse_name, delete_object, find_server_url, finish_cleanup, is_finished, is_on_server,
     suspended_outcome,
 };
@@ -226,8 +226,8 @@ fn tracked(outcome: Outcome, status: &BuildStatus) -> Outcome {
 }
 
 /// Shared by the steps that trigger a build, so that all of them fail with the same reason.
-const fn trigger_operation(action: &'static str) -> Operation {
-    Operation::new(action, "TriggerFailed")
+const fn trigger_operation(action: &'static str) -> ConcourseOperation {
+    ConcourseOperation::new(action, "TriggerFailed")
 }
 
 ostler_sdk::plugin!(Builds);

@@ -7,7 +7,7 @@ use ostler_sdk::{Condition, rfc3339, serde_json::Value};
 const MAX_LOG_TAIL_BYTES: usize = 4096;
 
 /// Updates the status with what Concourse shows of the build.
-pub fn update_from_build(status: &mut BuildStatus, build: &rest::Build) {
+pub fn update_from_build(status: &mut BuildStatus, build: &rest::BuildResponse) {
     let (start, end) = (non_zero(build.start_time), non_zero(build.end_time));
     status.build_id = Some(build.id);
     status.build_name.clone_from(&build.name);

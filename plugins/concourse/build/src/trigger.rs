@@ -1,7 +1,7 @@
 //! Triggering of a build exactly once, and the search for a build whose response was lost.
 
 use concourse_api::{
-    BuildSpec, BuildStatus, BuildTrigger, Operation, TriggerState, concourse_status, encode_segment,
+    BuildSpec, BuildStatus, BuildTrigger, ConcourseOperation, TriggerState, concourse_status, encode_segment,
     is_on_server, rest,
 };
 use ostler_sdk::{Response, Selection, api, duration, prelude::*};
@@ -19,10 +19,10 @@ const FIRST_LOOK_DELAY_MS: u64 = 1;
 /// Builds per page of a list.
 const PAGE_SIZE: usize = 100;
 
-const TRIGGER_BUILD: Operation = trigger_operation("trigger a build");
-const READ_TRIGGERED: Operation = trigger_operation("read the response");
-const LIST_BUILDS: Operation = trigger_operation("list the builds");
-const READ_ACCOUNT: Operation = trigger_operation("read the account");
+const TRIGGER_BUILD: ConcourseOperation = trigger_operation("trigger a build");
+const READ_TRIGGERED: ConcourseOperation = trigger_operation("read the response");
+const LIST_BUILDS: ConcourseOperation = trigger_operation("list the builds");
+const READ_ACCOUNT: ConcourseOperation = trigger_operation("read the account");
 
 /// Configuration of the plugin.
 #[api]
@@ -105,7 +105,7 @@ impl RemoteJob<'_> {
     /// the build it repeats.
     fn read_newest_id(&self) -> Result<i64, Failure> {
         let path = self.location.api_path("/builds", "limit=1");
-        let builds: Vec<rest::Build> = LIST_BUILDS.read_list(self.concourse.get(path).send())?;
+        let builds: Vec<rest::BuildResponse> = LIST_BUILDS.read_list(self.concourse.get(path).send())?;
         Ok(builds.first().map(|build| build.id).unwrap_or_default())
     }
 
@@ -130,7 +130,7 @@ impl RemoteJob<'_> {
             // A server error, or the response of a proxy, may follow the creation of the build.
             _ => return Err(lost(TRIGGER_BUILD.failure(&response))),
         }
-        let Ok(found) = response.json::<rest::Build>() else {
+        let Ok(found) = response.json::<rest::BuildResponse>() else {
             return Err(lost(READ_TRIGGERED.failure(&response)));
         };
         let name = found.name.as_deref().unwrap_or_default();
@@ -140,7 +140,7 @@ impl RemoteJob<'_> {
     }
 
     /// The outcome that assigns a build to the object. Everything else follows once that is written.
-    fn claim_build(&self, found: &rest::Build) -> Outcome {
+    fn claim_build(&self, found: &rest::BuildResponse) -> Outcome {
         let mut status = BuildStatus::default();
         observe::update_from_build(&mut status, found);
         status.claimed_server.clone_from(&self.server);
@@ -189,7 +189,7 @@ impl RemoteJob<'_> {
         }
     }
 
-    fn adopt(&self, id: i64, candidates: &[rest::Build]) -> Result<Outcome, Failure> {
+    fn adopt(&self, id: i64, candidates: &[rest::BuildResponse]) -> Result<Outcome, Failure> {
         let note = format!("Build {id} was triggered by an attempt that was interrupted.");
         self.ctx.event("Adopted", &note);
         let found = candidates.iter().find(|build| build.id == id);
@@ -231,7 +231,7 @@ impl RemoteJob<'_> {
     }
 
     /// Lists the builds after `after` that could result from an attempt.
-    fn list_candidates(&self, after: i64) -> Result<Vec<rest::Build>, Failure> {
+    fn list_candidates(&self, after: i64) -> Result<Vec<rest::BuildResponse>, Failure> {
         let answer = self.concourse.get("/api/v1/user").send();
         let account: Account = READ_ACCOUNT.read(answer)?;
         let Account {
@@ -250,7 +250,7 @@ impl RemoteJob<'_> {
         loop {
             let query = format!("from={from}&limit={PAGE_SIZE}");
             let path = self.location.api_path("/builds", &query);
-            let page: Vec<rest::Build> = LIST_BUILDS.read_list(self.concourse.get(path).send())?;
+            let page: Vec<rest::BuildResponse> = LIST_BUILDS.read_list(self.concourse.get(path).send())?;
             let last = page.iter().map(|build| build.id).max();
             let is_full = page.len() >= PAGE_SIZE;
             let page = page.into_iter().filter(|build| build.id > after);

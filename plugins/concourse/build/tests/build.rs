@@ -1,7 +1,7 @@
 //! Tests of the Build reconciler against the in-memory host of the SDK.
 
 use concourse_build::Builds;
-use ostler_sdk::mock::Host;
+use ostler_sdk::mock::MockHost;
 use ostler_sdk::serde_json::{Value, from_slice, json};
 use ostler_sdk::{Error, Failure, Next, Outcome, Resolution};
 
@@ -16,8 +16,8 @@ fn object(kind: &str, name: &str, spec: Value) -> Value {
         "status": {"webURL": format!("http://ci/{name}"), "conditions": [{"type": "Ready", "status": "True"}]}})
 }
 
-fn create_host() -> Host {
-    let host = Host::new();
+fn create_host() -> MockHost {
+    let host = MockHost::new();
     host.set_response_headers(VERSION);
     host.set_now(NOW)
         .put(json!({
@@ -72,7 +72,7 @@ fn remote_build(id: i64, status: &str) -> Value {
         "api_url": format!("/api/v1/builds/{id}"), "start_time": 100, "end_time": if status == "started" { 0 } else { 190 }})
 }
 
-fn answer_build(host: &Host, id: i64, status: &str) {
+fn answer_build(host: &MockHost, id: i64, status: &str) {
     let at = format!("/api/v1/builds/{id}");
     host.answer("GET", &at, 200, remote_build(id, status)).answer(
         "GET",

@@ -18,7 +18,7 @@ pub struct Health {
     /// The server.
     pub info: ServerInfo,
     /// The user that is logged in.
-    pub user: User,
+    pub user: ProbedUser,
     /// Workers by state; none if they could not be listed.
     pub workers: Option<WorkerCounts>,
     /// Message of the day; none if it could not be read.
@@ -48,14 +48,14 @@ pub struct ServerInfo {
 /// Response of `/api/v1/user`.
 #[api]
 #[serde(rename_all = "snake_case")]
-pub struct User {
+pub struct ProbedUser {
     user_name: Option<String>,
     name: Option<String>,
     /// Indicates whether the user is an administrator.
     pub is_admin: bool,
 }
 
-impl User {
+impl ProbedUser {
     /// Name of the login.
     pub fn login(&self) -> String {
         let mut names = [&self.user_name, &self.name].into_iter().flatten();
@@ -85,7 +85,7 @@ pub struct WorkerCounts {
 }
 
 impl WorkerCounts {
-    fn new(workers: &[rest::Worker]) -> Self {
+    fn new(workers: &[rest::WorkerResponse]) -> Self {
         let count_state = |state: &str| {
             let in_state = workers
                 .iter()

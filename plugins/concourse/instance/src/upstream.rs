@@ -1,6 +1,8 @@
 //! The `Upstream` of an Instance.
 
-use concourse_api::{Auth, Instance, NamespacedName, PasswordAuth, SecretKey, Tls, upstream_ref};
+use concourse_api::{
+    Instance, InstanceAuth, InstanceTls, NamespacedName, PasswordAuth, SecretKey, upstream_ref,
+};
 use ostler_sdk::{prelude::*, serde_json::Value};
 
 /// Concourse's endpoint for tokens.
@@ -32,7 +34,7 @@ pub fn build(instance: &Instance) -> Result<Value, Failure> {
     }))
 }
 
-fn build_auth(auth: &Auth) -> Result<Value, Failure> {
+fn build_auth(auth: &InstanceAuth) -> Result<Value, Failure> {
     match (&auth.password, &auth.token) {
         (Some(password), None) => Ok(json!({ "oauth2Password": build_password_grant(password) })),
         (None, Some(token)) => {
@@ -62,7 +64,7 @@ fn build_password_grant(password: &PasswordAuth) -> Value {
     grant
 }
 
-fn build_tls(tls: &Tls) -> Value {
+fn build_tls(tls: &InstanceTls) -> Value {
     let mut settings = json!({});
     if let Some(key) = &tls.ca_ref {
         settings["caSecretRef"] = build_secret_ref(key);

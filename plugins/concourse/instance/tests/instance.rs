@@ -1,7 +1,7 @@
 //! Tests of the Instance reconciler against the in-memory host of the SDK.
 
 use concourse_instance::Instances;
-use ostler_sdk::mock::{Host, response};
+use ostler_sdk::mock::{MockHost, response};
 use ostler_sdk::serde_json::{Value, from_slice, json};
 use ostler_sdk::{Condition, ConditionStatus, Error, Failure, Next, Outcome, Resolution, gvk};
 
@@ -24,8 +24,8 @@ fn instance() -> Value {
     })
 }
 
-fn healthy_host() -> Host {
-    let host = Host::new();
+fn healthy_host() -> MockHost {
+    let host = MockHost::new();
     host.set_response_headers(VERSION);
     host.answer(
         "GET",
@@ -63,7 +63,7 @@ fn status(outcome: &Outcome) -> Value {
     from_slice(outcome.status.as_deref().expect("has a status")).expect("is JSON")
 }
 
-fn failure(host: &Host) -> Failure {
+fn failure(host: &MockHost) -> Failure {
     host.reconcile(&Instances, &instance()).expect_err("fails")
 }
 
@@ -246,7 +246,7 @@ fn numbers_that_cannot_be_read_keep_their_last_value() {
 
 #[test]
 fn suspended_instance_sends_no_request() {
-    let host = Host::new();
+    let host = MockHost::new();
     let mut object = instance();
     object["spec"]["suspend"] = true.into();
     let outcome = host.reconcile(&Instances, &object).expect("is suspended");
@@ -259,7 +259,7 @@ fn suspended_instance_sends_no_request() {
 
 #[test]
 fn cleanup_waits_for_teams_of_all_namespaces() {
-    let host = Host::new();
+    let host = MockHost::new();
     let team = |namespace: &str, name: &str, reference: Value| {
         json!({
             "apiVersion": "concourse-ci.org/v1alpha1", "kind": "Team",

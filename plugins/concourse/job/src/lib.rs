@@ -5,7 +5,7 @@
 mod history;
 
 use concourse_api::{
-    BuildSpec, Job, JobSpec, JobStatus, Location, NamespacedName, Operation, concourse_name,
+    BuildSpec, ConcourseOperation, Job, JobSpec, JobStatus, Location, NamespacedName, concourse_name,
     delete_dependents, delete_object, encode_segment, find_server_url, finish_cleanup, is_on_server, rest,
     suspended_outcome,
 };
@@ -20,9 +20,10 @@ const SHARED_LIST: &str = "max-age=60";
 /// `Cache-Control` of the list before and after a request that changes a job.
 const UNCACHED_LIST: &str = "max-age=0";
 
-const READ_JOB: Operation = Operation::new("read the job", "FetchFailed").in_pipeline();
-const PAUSE_JOB: Operation = Operation::new("pause the job", "PauseFailed").in_pipeline();
-const UNPAUSE_JOB: Operation = Operation::new("unpause the job", "UnpauseFailed").in_pipeline();
+const READ_JOB: ConcourseOperation = ConcourseOperation::new("read the job", "FetchFailed").in_pipeline();
+const PAUSE_JOB: ConcourseOperation = ConcourseOperation::new("pause the job", "PauseFailed").in_pipeline();
+const UNPAUSE_JOB: ConcourseOperation =
+    ConcourseOperation::new("unpause the job", "UnpauseFailed").in_pipeline();
 const PRUNE_FAILED: &str = "PruneFailed";
 const LAST_BUILD_SUCCEEDED: &str = "LastBuildSucceeded";
 
@@ -109,24 +110,24 @@ impl<'a> RemoteJob<'a> {
 
     /// Reads the job from the list that all Jobs of the pipeline share. A list that calls for a change, or that lacks
     /// the job, may be older than what calls for it, so a new one decides.
-    fn read(&self, job: &Job) -> Result<rest::Job, Failure> {
+    fn read(&self, job: &Job) -> Result<rest::JobResponse, Failure> {
         match self.find(SHARED_LIST)? {
             Some(found) if found.paused == job.spec.paused => Ok(found),
             _ => self.read_uncached(),
         }
     }
 
-    fn read_uncached(&self) -> Result<rest::Job, Failure> {
+    fn read_uncached(&self) -> Result<rest::JobResponse, Failure> {
         self.find(UNCACHED_LIST)?.ok_or_else(|| {
             let message = "The pipeline has no job of this name; waiting for its config to change.";
             Failure::wait("JobNotFound", message)
         })
     }
 
-    fn find(&self, age: &str) -> Result<Option<rest::Job>, Failure> {
+    fn find(&self, age: &str) -> Result<Option<rest::JobResponse>, Failure> {
         let path = self.location.api_path("/jobs", "");
         let request = self.concourse.get(path).header("Cache-Control", age);
-        let jobs: Option<Option<Vec<rest::Job>>> = READ_JOB.read_optional(request.send())?;
+        let jobs: Option<Option<Vec<rest::JobResponse>>> = READ_JOB.read_optional(request.send())?;
         let mut jobs = jobs.flatten().unwrap_or_default().into_iter();
         Ok(jobs.find(|job| job.name == self.name))
     }
@@ -146,7 +147,7 @@ impl<'a> RemoteJob<'a> {
         Ok(is_on_server(self.ctx, server.as_deref(), claimed, &what).then_some(OwnPause { server }))
     }
 
-    fn put(&self, operation: &Operation, rest: &str) -> Result<(), Failure> {
+    fn put(&self, operation: &ConcourseOperation, rest: &str) -> Result<(), Failure> {
         operation.check(self.concourse.put(self.api_path(rest)).send())?;
         Ok(())
     }
@@ -157,9 +158,9 @@ impl<'a> RemoteJob<'a> {
 fn apply_pause(
     remote: &RemoteJob,
     job: &Job,
-    found: rest::Job,
+    found: rest::JobResponse,
     own_pause: Option<OwnPause>,
-) -> Result<(rest::Job, Option<OwnPause>), Failure> {
+) -> Result<(rest::JobResponse, Option<OwnPause>), Failure> {
     match (found.paused, job.spec.paused) {
         (false, true) => {
             let server = remote.find_server()?;
@@ -201,7 +202,12 @@ fn prune_builds(ctx: &Context, job: &Job) -> Result<(), Failure> {
     Ok(())
 }
 
-fn update_status(remote: &RemoteJob, job: &Job, found: &rest::Job, own_pause: Option<OwnPause>) -> Outcome {
+fn update_status(
+    remote: &RemoteJob,
+    job: &Job,
+    found: &rest::JobResponse,
+    own_pause: Option<OwnPause>,
+) -> Outcome {
     let status = JobStatus {
         resolved_name: Some(concourse_name(job).to_owned()),
         web_url: remote.location.web_url(&remote.path),
@@ -215,7 +221,7 @@ fn update_status(remote: &RemoteJob, job: &Job, found: &rest::Job, own_pause: Op
         .status(&status)
 }
 
-fn last_build_condition(build: Option<&rest::Build>) -> Condition {
+fn last_build_condition(build: Option<&rest::BuildResponse>) -> Condition {
     const CONDITION_TYPE: &str = LAST_BUILD_SUCCEEDED;
     let name = build.and_then(|build| build.name.as_deref()).unwrap_or_default();
     match build.and_then(|build| build.status.as_deref()) {
@@ -232,7 +238,7 @@ fn last_build_condition(build: Option<&rest::Build>) -> Condition {
 }
 
 /// The status fields that Concourse shows.
-fn build_status(job: &rest::Job) -> JobStatus {
+fn build_status(job: &rest::JobResponse) -> JobStatus {
     let (next, last) = (job.next_build.as_ref(), job.finished_build.as_ref());
     JobStatus {
         job_id: job.id,

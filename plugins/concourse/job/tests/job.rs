@@ -1,7 +1,7 @@
 //! Tests of the Job reconciler against the in-memory host of the SDK.
 
 use concourse_job::Jobs;
-use ostler_sdk::mock::{Host, response};
+use ostler_sdk::mock::{MockHost, response};
 use ostler_sdk::serde_json::{Value, from_slice, json};
 use ostler_sdk::{ConditionStatus, Error, Failure, Next, Resolution, gvk};
 
@@ -34,8 +34,8 @@ fn ready(kind: &str, name: &str, spec: Value) -> Value {
     })
 }
 
-fn cluster() -> Host {
-    let host = Host::new();
+fn cluster() -> MockHost {
+    let host = MockHost::new();
     host.set_response_headers(VERSION);
     host.put(ready(
         "Pipeline",
@@ -68,7 +68,7 @@ fn shown(paused: bool) -> Value {
 }
 
 /// `Cache-Control` of the requests for the list.
-fn list_ages(host: &Host) -> Vec<String> {
+fn list_ages(host: &MockHost) -> Vec<String> {
     let sent = host.sent();
     let headers = sent.iter().flat_map(|request| &request.headers);
     let ages = headers.filter(|header| header.name == "Cache-Control");

@@ -1,8 +1,9 @@
 //! A pipeline in Concourse, and the requests that make it match its spec.
 
 use concourse_api::{
-    InstanceVars, Operation, Pipeline, PipelineSpec, PipelineStatus, concourse_name, concourse_status,
-    delete_claimed, find_server_url, is_on_server, pipeline_path, read_warnings, resolve_json, rest,
+    ConcourseOperation, InstanceVars, Pipeline, PipelineSpec, PipelineStatus, concourse_name,
+    concourse_status, delete_claimed, find_server_url, is_on_server, pipeline_path, read_warnings,
+    resolve_json, rest,
 };
 use ostler_sdk::{
     RequestBuilder, Response, Selection, Upstream,
@@ -17,15 +18,15 @@ use crate::{config, desired::DesiredConfig, parent::ParentTeam};
 pub const POLL_INTERVAL_MS: u64 = 300_000;
 
 const VERSION_HEADER: &str = "x-concourse-config-version";
-const READ_PIPELINE: Operation = Operation::new("read the pipeline", "SetPipelineFailed");
-const SAVE_CONFIG: Operation = Operation::new("save the config", "SetPipelineFailed");
-const RENAME_PIPELINE: Operation = Operation::new("rename the pipeline", "RenameFailed");
-const READ_FOR_RENAME: Operation = Operation::new("read the pipeline", "RenameFailed");
-const EXPOSE_PIPELINE: Operation = Operation::new("expose the pipeline", "ExposeFailed");
-const HIDE_PIPELINE: Operation = Operation::new("hide the pipeline", "HideFailed");
-const ARCHIVE_PIPELINE: Operation = Operation::new("archive the pipeline", "ArchiveFailed");
-const PAUSE_PIPELINE: Operation = Operation::new("pause the pipeline", "PauseFailed");
-const UNPAUSE_PIPELINE: Operation = Operation::new("unpause the pipeline", "UnpauseFailed");
+const READ_PIPELINE: ConcourseOperation = ConcourseOperation::new("read the pipeline", "SetPipelineFailed");
+const SAVE_CONFIG: ConcourseOperation = ConcourseOperation::new("save the config", "SetPipelineFailed");
+const RENAME_PIPELINE: ConcourseOperation = ConcourseOperation::new("rename the pipeline", "RenameFailed");
+const READ_FOR_RENAME: ConcourseOperation = ConcourseOperation::new("read the pipeline", "RenameFailed");
+const EXPOSE_PIPELINE: ConcourseOperation = ConcourseOperation::new("expose the pipeline", "ExposeFailed");
+const HIDE_PIPELINE: ConcourseOperation = ConcourseOperation::new("hide the pipeline", "HideFailed");
+const ARCHIVE_PIPELINE: ConcourseOperation = ConcourseOperation::new("archive the pipeline", "ArchiveFailed");
+const PAUSE_PIPELINE: ConcourseOperation = ConcourseOperation::new("pause the pipeline", "PauseFailed");
+const UNPAUSE_PIPELINE: ConcourseOperation = ConcourseOperation::new("unpause the pipeline", "UnpauseFailed");
 
 /// Key under which the last config that Concourse showed is cached, as [`config_fingerprint`].
 const CONFIG_KEY: &str = "config";
@@ -72,7 +73,7 @@ pub struct RemotePipeline<'a> {
 /// State of a pipeline as Concourse shows it; none for the parts that do not exist or were not read.
 #[derive(Default)]
 struct State {
-    pipeline: Option<rest::Pipeline>,
+    pipeline: Option<rest::PipelineResponse>,
     config: Option<Value>,
     version: Option<String>,
     /// Time of the response that showed the config, by Concourse's clock.
@@ -131,7 +132,7 @@ fn parse_seconds_of_day(date: &str) -> Option<u64> {
 
 /// The hash of the desired config and the time of the last change that Concourse recorded. As long as both are the
 /// same, the config in Concourse is the same.
-fn config_fingerprint(desired: &DesiredConfig, pipeline: Option<&rest::Pipeline>) -> String {
+fn config_fingerprint(desired: &DesiredConfig, pipeline: Option<&rest::PipelineResponse>) -> String {
     let changed_at = pipeline.and_then(|pipeline| pipeline.last_updated);
     let changed_at = changed_at.map(|seconds| seconds.to_string());
     format!("{}{}", desired.hash, changed_at.unwrap_or_default())
@@ -161,8 +162,9 @@ impl<'a> RemotePipeline<'a> {
 
     // Inlined it would take more bytes than the limit of a component leaves.
     #[inline(never)]
-    fn read_id(&self, operation: &Operation, path: String) -> Result<Option<i32>, Failure> {
-        let pipeline: Option<rest::Pipeline> = operation.read_optional(self.concourse.get(path).send())?;
+    fn read_id(&self, operation: &ConcourseOperation, path: String) -> Result<Option<i32>, Failure> {
+        let pipeline: Option<rest::PipelineResponse> =
+            operation.read_optional(self.concourse.get(path).send())?;
         Ok(pipeline.map(|pipeline| pipeline.id))
     }
 
@@ -449,7 +451,7 @@ impl<'a> RemotePipeline<'a> {
         request.send().reason(SAVE_CONFIG.reason())
     }
 
-    fn send_checked(&self, operation: &Operation, request: RequestBuilder) -> Result<(), Failure> {
+    fn send_checked(&self, operation: &ConcourseOperation, request: RequestBuilder) -> Result<(), Failure> {
         operation.check(request.send())?;
         Ok(())
     }
@@ -514,7 +516,7 @@ fn is_save_due(spec: &PipelineSpec, desired: &DesiredConfig, state: &State, last
 }
 
 /// Finds the requests for visibility, pause and archival that are due.
-fn find_switches(spec: &PipelineSpec, state: &State) -> Vec<(&'static str, Operation)> {
+fn find_switches(spec: &PipelineSpec, state: &State) -> Vec<(&'static str, ConcourseOperation)> {
     let visibility = match (state.is_public(), spec.exposed) {
         (false, true) => Some(("/expose", EXPOSE_PIPELINE)),
         (true, false) => Some(("/hide", HIDE_PIPELINE)),

@@ -1,7 +1,7 @@
 //! Tests of the Pipeline reconciler against the in-memory host of the SDK.
 
 use concourse_pipeline::Pipelines;
-use ostler_sdk::mock::{Host, response};
+use ostler_sdk::mock::{MockHost, response};
 use ostler_sdk::serde_json::{Value, from_slice, json};
 use ostler_sdk::{
     Condition, Error, Failure, Method, Next, Outcome, Resolution, SecretKeyRef, SecretSource, gvk,
@@ -66,7 +66,7 @@ fn live() -> Value {
     }})
 }
 
-fn config(host: &Host, version: &str, body: Value) {
+fn config(host: &MockHost, version: &str, body: Value) {
     host.answers(
         "GET",
         CONFIG,
@@ -85,8 +85,8 @@ fn upstream(url: &str) -> Value {
     })
 }
 
-fn cluster() -> Host {
-    let host = Host::new();
+fn cluster() -> MockHost {
+    let host = MockHost::new();
     host.set_response_headers(VERSION);
     host.put(upstream("http://ci"));
     host.put(json!({
@@ -116,19 +116,19 @@ fn cluster() -> Host {
 }
 
 /// A host whose Concourse has the pipeline as `pipeline()` specifies it.
-fn converged() -> Host {
+fn converged() -> MockHost {
     let host = cluster();
     host.answer("GET", PATH, 200, shown(false, false, false));
     config(&host, "5", live());
     host
 }
 
-fn writes(host: &Host) -> Vec<String> {
+fn writes(host: &MockHost) -> Vec<String> {
     let all = host.requests().into_iter();
     all.filter(|r| !r.starts_with("GET")).collect()
 }
 
-fn failure(host: &Host, object: &Value) -> (String, Resolution, String) {
+fn failure(host: &MockHost, object: &Value) -> (String, Resolution, String) {
     let Failure {
         reason,
         resolution,
@@ -200,7 +200,7 @@ fn new_pipeline_is_saved_and_unpaused() {
 #[test]
 fn unchanged_config_is_skipped_in_favor_of_jobs_and_resources() {
     let host = converged();
-    let second = |host: &Host| {
+    let second = |host: &MockHost| {
         host.forget();
         let outcome = host.reconcile(&Pipelines, &pipeline()).expect("is ready");
         let requests = host.requests();
@@ -208,7 +208,7 @@ fn unchanged_config_is_skipped_in_favor_of_jobs_and_resources() {
         assert_eq!(requests[0], format!("GET {PATH}"));
         (requests[1].clone(), status(&outcome))
     };
-    let read_at = |host: &Host, date: &str, version: &str| {
+    let read_at = |host: &MockHost, date: &str, version: &str| {
         let headers = [("x-concourse-config-version", version), ("date", date)];
         host.answers("GET", CONFIG, [Ok(response(200, &headers, live()))]);
     };
@@ -501,7 +501,7 @@ fn config_is_read_from_config_map() {
 
 #[test]
 fn pipeline_waits_for_team_and_skips_when_suspended() {
-    let host = Host::new();
+    let host = MockHost::new();
     let (reason, resolution, _) = failure(&host, &pipeline());
     assert_eq!((reason.as_str(), resolution), ("TeamNotReady", Resolution::Wait));
 

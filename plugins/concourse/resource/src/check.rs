@@ -1,6 +1,6 @@
 //! Checks that this object triggers, and the result of the last one.
 
-use concourse_api::{Operation, Resource, ResourceStatus, concourse_status, is_finished, rest};
+use concourse_api::{ConcourseOperation, Resource, ResourceStatus, concourse_status, is_finished, rest};
 use ostler_sdk::{duration, from_rfc3339, prelude::*, rfc3339};
 
 use crate::remote::RemoteResource;
@@ -15,7 +15,8 @@ const MAX_FOLLOW_INTERVAL_MS: u64 = 30_000;
 const MIN_CHECK_INTERVAL_MS: u64 = 10_000;
 const MAX_CHECK_INTERVAL_MS: u64 = 604_800_000;
 
-const START_CHECK: Operation = Operation::new("check the resource", "CheckFailed").in_pipeline();
+const START_CHECK: ConcourseOperation =
+    ConcourseOperation::new("check the resource", "CheckFailed").in_pipeline();
 
 /// Reads the running check that this object has triggered, if there is one.
 pub fn follow(remote: &RemoteResource, status: &mut ResourceStatus) -> Result<(), Failure> {
@@ -31,7 +32,7 @@ pub fn follow(remote: &RemoteResource, status: &mut ResourceStatus) -> Result<()
 }
 
 /// Records the result of a check that has ended, unless a newer result is known.
-pub fn record_result(build: &rest::Build, status: &mut ResourceStatus) {
+pub fn record_result(build: &rest::BuildResponse, status: &mut ResourceStatus) {
     if !is_finished(build.status.as_deref()) {
         return;
     }
@@ -88,7 +89,7 @@ fn start(
     }
     status.check_now = check_now.map(ToOwned::to_owned);
     if concourse_status(&response) == Some(201) {
-        let build: rest::Build = response.json().reason(START_CHECK.reason())?;
+        let build: rest::BuildResponse = response.json().reason(START_CHECK.reason())?;
         status.running_check_id = Some(build.id);
         record_result(&build, status);
         return Ok(Some(MIN_FOLLOW_INTERVAL_MS));

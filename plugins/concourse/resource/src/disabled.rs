@@ -1,6 +1,6 @@
 //! Versions that no build may use.
 
-use concourse_api::{Operation, ResourceSpec, ResourceStatus, Version, concourse_status};
+use concourse_api::{ConcourseOperation, ResourceSpec, ResourceStatus, VersionFields, concourse_status};
 use ostler_sdk::prelude::*;
 
 use crate::{
@@ -11,8 +11,10 @@ use crate::{
 /// Versions that one entry of the spec may match.
 const MAX_MATCHES: usize = 100;
 
-const DISABLE_VERSION: Operation = Operation::new("disable a version", "DisableFailed").in_pipeline();
-const ENABLE_VERSION: Operation = Operation::new("enable a version", "EnableFailed").in_pipeline();
+const DISABLE_VERSION: ConcourseOperation =
+    ConcourseOperation::new("disable a version", "DisableFailed").in_pipeline();
+const ENABLE_VERSION: ConcourseOperation =
+    ConcourseOperation::new("enable a version", "EnableFailed").in_pipeline();
 
 /// Disables the versions that match the spec, and enables those that this object has disabled and the spec no longer
 /// matches. Returns the entries of the spec that match no version.
@@ -20,7 +22,7 @@ pub fn apply<'a>(
     remote: &RemoteResource,
     spec: &'a ResourceSpec,
     status: &mut ResourceStatus,
-) -> Result<Vec<&'a Version>, Failure> {
+) -> Result<Vec<&'a VersionFields>, Failure> {
     let mut desired = Vec::new();
     let mut unmatched = Vec::new();
     for fields in spec.disabled_versions.iter().filter(|fields| !fields.is_empty()) {

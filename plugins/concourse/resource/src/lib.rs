@@ -8,7 +8,7 @@ mod pin;
 mod remote;
 
 use concourse_api::{
-    Location, NamespacedName, Resource, ResourceSpec, ResourceStatus, Version, concourse_name,
+    Location, NamespacedName, Resource, ResourceSpec, ResourceStatus, VersionFields, concourse_name,
     suspended_outcome,
 };
 use ostler_sdk::{Resolution, prelude::*, rfc3339};
@@ -118,7 +118,7 @@ fn apply(
         .with(check::healthy_condition(status)))
 }
 
-fn ready_condition(unmatched: &[&Version]) -> Condition {
+fn ready_condition(unmatched: &[&VersionFields]) -> Condition {
     let mut message = "The resource matches its spec.".to_owned();
     for version in unmatched {
         let version = format_version(version);
@@ -128,7 +128,7 @@ fn ready_condition(unmatched: &[&Version]) -> Condition {
 }
 
 /// A version as `{ref: 61cbef}`.
-fn format_version(version: &Version) -> String {
+fn format_version(version: &VersionFields) -> String {
     let fields: Vec<_> = version
         .iter()
         .map(|(name, value)| format!("{name}: {value}"))

@@ -1,6 +1,8 @@
 //! The pin of a resource. The pin of another user stays unless the spec asks for another version.
 
-use concourse_api::{Operation, ResourceSpec, ResourceStatus, Version, concourse_status, rest};
+use concourse_api::{
+    ConcourseOperation, ResourceSpec, ResourceStatus, VersionFields, concourse_status, rest,
+};
 use ostler_sdk::prelude::*;
 
 use crate::{
@@ -11,9 +13,11 @@ use crate::{
 /// Candidates that are read to find the version to pin.
 const MAX_CANDIDATES: usize = 50;
 
-const PIN_VERSION: Operation = Operation::new("pin the version", "PinFailed").in_pipeline();
-const UNPIN_RESOURCE: Operation = Operation::new("unpin the resource", "PinFailed").in_pipeline();
-const WRITE_COMMENT: Operation = Operation::new("write the pin's comment", "PinFailed").in_pipeline();
+const PIN_VERSION: ConcourseOperation = ConcourseOperation::new("pin the version", "PinFailed").in_pipeline();
+const UNPIN_RESOURCE: ConcourseOperation =
+    ConcourseOperation::new("unpin the resource", "PinFailed").in_pipeline();
+const WRITE_COMMENT: ConcourseOperation =
+    ConcourseOperation::new("write the pin's comment", "PinFailed").in_pipeline();
 
 /// The next step towards the desired pin.
 #[derive(Debug, PartialEq)]
@@ -28,14 +32,14 @@ enum Step {
 /// The pin that Concourse shows.
 struct CurrentPin {
     /// The pinned version; empty if there is none.
-    version: Version,
+    version: VersionFields,
     /// Indicates whether the config pins it.
     in_config: bool,
     /// Indicates whether this object has set it.
     is_owned: bool,
 }
 
-fn next_step(desired: Option<&Version>, current: &CurrentPin) -> Step {
+fn next_step(desired: Option<&VersionFields>, current: &CurrentPin) -> Step {
     match desired {
         Some(desired) if matches(&current.version, desired) => Step::Keep,
         Some(_) if current.in_config => Step::ConflictWithConfig,
@@ -46,7 +50,7 @@ fn next_step(desired: Option<&Version>, current: &CurrentPin) -> Step {
 }
 
 /// Returns whether a version has all these fields.
-fn matches(version: &Version, fields: &Version) -> bool {
+fn matches(version: &VersionFields, fields: &VersionFields) -> bool {
     fields
         .iter()
         .all(|(name, value)| version.get(name) == Some(value))
@@ -55,7 +59,7 @@ fn matches(version: &Version, fields: &Version) -> bool {
 /// Picks the version that consists of exactly these fields, or else the only one that has them.
 fn pick<'a>(
     candidates: &'a [rest::ResourceVersion],
-    fields: &Version,
+    fields: &VersionFields,
 ) -> Result<&'a rest::ResourceVersion, Failure> {
     let exact = candidates.iter().find(|candidate| candidate.version == *fields);
     match (exact, candidates) {
@@ -84,7 +88,7 @@ fn pick<'a>(
 pub fn apply(
     remote: &RemoteResource,
     spec: &ResourceSpec,
-    found: &rest::Resource,
+    found: &rest::ResourceResponse,
     status: &mut ResourceStatus,
 ) -> Result<(), Failure> {
     let desired = spec.pinned_version.as_ref().filter(|fields| !fields.is_empty());
@@ -154,8 +158,8 @@ fn apply_comment(
 /// Finds the ID of the pinned version. None if no check has found the version, which a config may pin nevertheless.
 fn find_version_id(
     remote: &RemoteResource,
-    desired: &Version,
-    pinned: &Version,
+    desired: &VersionFields,
+    pinned: &VersionFields,
 ) -> Result<Option<i64>, Failure> {
     let candidates = remote.find_versions(pinned, MAX_CANDIDATES)?;
     let picked = pick(&candidates, desired).or_else(|_| pick(&candidates, pinned));
@@ -199,7 +203,7 @@ fn unpin(remote: &RemoteResource, status: &mut ResourceStatus) -> Result<(), Fai
     }
     status.pin_owned = None;
     status.pinned = Some(false);
-    status.pinned_version = Version::new();
+    status.pinned_version = VersionFields::new();
     remote
         .ctx
         .event("Unpinned", "The pin that this object had set is removed.");
@@ -210,7 +214,7 @@ fn unpin(remote: &RemoteResource, status: &mut ResourceStatus) -> Result<(), Fai
 mod tests {
     use super::*;
 
-    fn fields(pairs: &[(&str, &str)]) -> Version {
+    fn fields(pairs: &[(&str, &str)]) -> VersionFields {
         let owned = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
         owned.collect()
     }
@@ -218,12 +222,12 @@ mod tests {
     #[test]
     fn next_step_unpins_only_owned_pins() {
         let a = fields(&[("ref", "a"), ("branch", "main")]);
-        let pin = |version: &Version, in_config, is_owned| CurrentPin {
+        let pin = |version: &VersionFields, in_config, is_owned| CurrentPin {
             version: version.clone(),
             in_config,
             is_owned,
         };
-        let none = Version::new();
+        let none = VersionFields::new();
         let desired = fields(&[("ref", "a")]);
         assert_eq!(next_step(Some(&desired), &pin(&none, false, false)), Step::Pin);
         assert_eq!(next_step(Some(&desired), &pin(&a, false, false)), Step::Keep);
@@ -248,7 +252,7 @@ mod tests {
             };
             (0..).zip(all).map(version).collect()
         };
-        let pick = |candidates: &[rest::ResourceVersion], fields: &Version| {
+        let pick = |candidates: &[rest::ResourceVersion], fields: &VersionFields| {
             super::pick(candidates, fields).map(|picked| picked.id)
         };
         let desired = fields(&[("ref", "a")]);

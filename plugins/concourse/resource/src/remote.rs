@@ -1,16 +1,20 @@
 //! A resource in Concourse.
 
 use concourse_api::{
-    Location, Operation, ResourceStatus, Version, abandon_without_instance, build_path, concourse_status,
-    encode_segment, find_server_url, is_on_server, rest,
+    ConcourseOperation, Location, ResourceStatus, VersionFields, abandon_without_instance, build_path,
+    concourse_status, encode_segment, find_server_url, is_on_server, rest,
 };
 use ostler_sdk::{Response, Upstream, prelude::*, serde::de::DeserializeOwned, serde_json::Value};
 
 const FETCH_FAILED: &str = "FetchFailed";
-const READ_RESOURCE: Operation = Operation::new("read the resource", FETCH_FAILED).in_pipeline();
-const READ_VERSIONS: Operation = Operation::new("read its versions", FETCH_FAILED).in_pipeline();
-const READ_CHECK: Operation = Operation::new("read the check's build", FETCH_FAILED).in_pipeline();
-const UNDO_CHANGES: Operation = Operation::new("undo the changes", "DeleteFailed").in_pipeline();
+const READ_RESOURCE: ConcourseOperation =
+    ConcourseOperation::new("read the resource", FETCH_FAILED).in_pipeline();
+const READ_VERSIONS: ConcourseOperation =
+    ConcourseOperation::new("read its versions", FETCH_FAILED).in_pipeline();
+const READ_CHECK: ConcourseOperation =
+    ConcourseOperation::new("read the check's build", FETCH_FAILED).in_pipeline();
+const UNDO_CHANGES: ConcourseOperation =
+    ConcourseOperation::new("undo the changes", "DeleteFailed").in_pipeline();
 
 /// A resource in Concourse.
 pub struct RemoteResource<'a> {
@@ -43,7 +47,7 @@ impl<'a> RemoteResource<'a> {
     }
 
     /// Reads the resource and its newest version.
-    pub fn read(&self) -> Result<(rest::Resource, Version), Failure> {
+    pub fn read(&self) -> Result<(rest::ResourceResponse, VersionFields), Failure> {
         let [found, versions] = self.concourse.send_all([
             self.concourse.get(self.api_path("", "")),
             self.concourse.get(self.api_path("/versions", "limit=1")),
@@ -57,7 +61,7 @@ impl<'a> RemoteResource<'a> {
     /// Finds the newest versions that have these fields, up to a limit.
     pub fn find_versions(
         &self,
-        fields: &Version,
+        fields: &VersionFields,
         limit: usize,
     ) -> Result<Vec<rest::ResourceVersion>, Failure> {
         let mut query = format!("limit={limit}");
@@ -86,7 +90,7 @@ impl<'a> RemoteResource<'a> {
     }
 
     /// Finds a build of a check; none if Concourse has deleted it.
-    pub fn find_build(&self, id: i64) -> Result<Option<rest::Build>, Failure> {
+    pub fn find_build(&self, id: i64) -> Result<Option<rest::BuildResponse>, Failure> {
         READ_CHECK.read_optional(self.concourse.get(build_path(id, "")).send())
     }
 
@@ -106,7 +110,12 @@ impl<'a> RemoteResource<'a> {
     }
 
     /// Sends a PUT that has to succeed.
-    pub fn put_checked(&self, operation: &Operation, rest: &str, body: Option<Value>) -> Result<(), Failure> {
+    pub fn put_checked(
+        &self,
+        operation: &ConcourseOperation,
+        rest: &str,
+        body: Option<Value>,
+    ) -> Result<(), Failure> {
         operation.check(self.put(rest, body))?;
         Ok(())
     }
@@ -149,8 +158,8 @@ impl<'a> RemoteResource<'a> {
 }
 
 /// Returns whether the response shows a resource that is pinned to a version, and not by its config.
-fn is_pinned_to(response: &Response, version: &Version) -> bool {
-    let found = response.json::<rest::Resource>();
+fn is_pinned_to(response: &Response, version: &VersionFields) -> bool {
+    let found = response.json::<rest::ResourceResponse>();
     concourse_status(response) == Some(200)
         && found.is_ok_and(|found| !found.pinned_in_config && found.pinned_version == *version)
 }
@@ -161,7 +170,7 @@ pub fn version_path(version: i64, rest: &str) -> String {
 }
 
 fn read_existing<T: DeserializeOwned>(
-    operation: &Operation,
+    operation: &ConcourseOperation,
     answer: Result<Response, Error>,
 ) -> Result<T, Failure> {
     operation.read_optional(answer)?.ok_or_else(|| {
@@ -171,7 +180,7 @@ fn read_existing<T: DeserializeOwned>(
 }
 
 fn read_existing_list<T: DeserializeOwned>(
-    operation: &Operation,
+    operation: &ConcourseOperation,
     answer: Result<Response, Error>,
 ) -> Result<Vec<T>, Failure> {
     let list: Option<Vec<T>> = read_existing(operation, answer)?;

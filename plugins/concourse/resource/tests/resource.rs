@@ -1,7 +1,7 @@
 //! Tests of the Resource reconciler against the in-memory host of the SDK.
 
 use concourse_resource::Resources;
-use ostler_sdk::mock::{Host, response};
+use ostler_sdk::mock::{MockHost, response};
 use ostler_sdk::serde_json::{Value, from_slice, json};
 use ostler_sdk::{ConditionStatus, Failure, Next, Outcome, Resolution, gvk};
 
@@ -26,8 +26,8 @@ fn ready(kind: &str, name: &str, spec: Value) -> Value {
 }
 
 /// A host whose Concourse shows the resource with these additional fields.
-fn create_host(more: Value) -> Host {
-    let host = Host::new();
+fn create_host(more: Value) -> MockHost {
+    let host = MockHost::new();
     host.set_now(1_000_000_000_000).set_response_headers(VERSION);
     host.put(ready(
         "Pipeline",
@@ -53,7 +53,7 @@ fn shown(more: Value) -> Value {
     shown
 }
 
-fn show(host: &Host, more: Value) {
+fn show(host: &MockHost, more: Value) {
     host.answer("GET", PATH, 200, shown(more));
 }
 

@@ -1,18 +1,18 @@
 //! Reconciles `concourse-ci.org/v1alpha1` Team: its roles and its name.
 
 use concourse_api::{
-    Instance, InstanceSpec, NamespacedName, Operation, PipelineSpec, ReclaimPolicy, Role, Team, TeamSpec,
-    TeamStatus, check_namespace_allowed, concourse_name, concourse_status, config_warning_condition,
-    delete_claimed, encode_segment, find_server_url, is_on_server, list_dependents, read_warnings, rest,
-    server_url, suspended_outcome, team_path,
+    ConcourseOperation, Instance, InstanceSpec, NamespacedName, PipelineSpec, ReclaimPolicy, RoleName, Team,
+    TeamSpec, TeamStatus, check_namespace_allowed, concourse_name, concourse_status,
+    config_warning_condition, delete_claimed, encode_segment, find_server_url, is_on_server, list_dependents,
+    read_warnings, rest, server_url, suspended_outcome, team_path,
 };
 use ostler_sdk::{Upstream, prelude::*, rfc3339};
 
 const POLL_INTERVAL_MS: u64 = 300_000;
 
-const READ_TEAM: Operation = Operation::new("read the team", "CreateOrUpdateFailed");
-const WRITE_TEAM: Operation = Operation::new("write the team", "CreateOrUpdateFailed");
-const RENAME_TEAM: Operation = Operation::new("rename the team", "RenameFailed");
+const READ_TEAM: ConcourseOperation = ConcourseOperation::new("read the team", "CreateOrUpdateFailed");
+const WRITE_TEAM: ConcourseOperation = ConcourseOperation::new("write the team", "CreateOrUpdateFailed");
+const RENAME_TEAM: ConcourseOperation = ConcourseOperation::new("rename the team", "RenameFailed");
 
 /// Reconciles Teams.
 pub struct Teams;
@@ -126,12 +126,12 @@ fn build_auth(spec: &TeamSpec) -> Result<rest::TeamAuth, Failure> {
     Ok(auth)
 }
 
-fn role_name(role: Role) -> &'static str {
+fn role_name(role: RoleName) -> &'static str {
     match role {
-        Role::Owner => "owner",
-        Role::Member => "member",
-        Role::PipelineOperator => "pipeline-operator",
-        Role::Viewer => "viewer",
+        RoleName::Owner => "owner",
+        RoleName::Member => "member",
+        RoleName::PipelineOperator => "pipeline-operator",
+        RoleName::Viewer => "viewer",
     }
 }
 
@@ -183,7 +183,7 @@ fn apply(ctx: &Context, team: &Team, server: &str, auth: &rest::TeamAuth) -> Res
 }
 
 /// The team as Concourse shows it; none if it does not exist.
-fn read(concourse: &Upstream, name: &str) -> Result<Option<rest::Team>, Failure> {
+fn read(concourse: &Upstream, name: &str) -> Result<Option<rest::TeamResponse>, Failure> {
     READ_TEAM.read_optional(concourse.get(team_path(name)).send())
 }
 
@@ -199,7 +199,7 @@ fn rename(ctx: &Context, concourse: &Upstream, team: &Team) -> Result<bool, Fail
     }
     // Without an ID, the claimed team is the one of the former name: there was none before the claim.
     let id = team.status.team_id;
-    let is_claimed_one = |found: rest::Team| id.is_none() || found.id == id;
+    let is_claimed_one = |found: rest::TeamResponse| id.is_none() || found.id == id;
     if !read(concourse, before)?.is_some_and(is_claimed_one) {
         return Ok(false);
     }

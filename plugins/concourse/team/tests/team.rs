@@ -1,7 +1,7 @@
 //! Tests of the Team reconciler against the in-memory host of the SDK.
 
 use concourse_team::Teams;
-use ostler_sdk::mock::{Host, response};
+use ostler_sdk::mock::{MockHost, response};
 use ostler_sdk::serde_json::{Value, from_slice, json};
 use ostler_sdk::{Error, Failure, Next, Resolution, gvk};
 
@@ -42,8 +42,8 @@ fn auth() -> Value {
     })
 }
 
-fn cluster(ready: &str) -> Host {
-    let host = Host::new();
+fn cluster(ready: &str) -> MockHost {
+    let host = MockHost::new();
     host.set_response_headers(VERSION);
     host.set_now(1_000_000_000_000).put(json!({
         "apiVersion": "concourse-ci.org/v1alpha1", "kind": "Instance",

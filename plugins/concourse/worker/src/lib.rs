@@ -6,10 +6,11 @@
 mod lifecycle;
 
 use concourse_api::{
-    Instance, InstanceSpec, Lifecycle, NamespacedName, Operation, Worker, WorkerSpec, WorkerStatus,
-    check_namespace_allowed, concourse_name, concourse_status, encode_segment, rest, suspended_outcome,
+    ConcourseOperation, Instance, InstanceSpec, NamespacedName, Worker, WorkerLifecycle, WorkerSpec,
+    WorkerStatus, check_namespace_allowed, concourse_name, concourse_status, encode_segment, rest,
+    suspended_outcome,
 };
-use lifecycle::{MISSING_PHASE, Request, Step, next_step};
+use lifecycle::{LifecycleStep, MISSING_PHASE, WorkerTransition, next_step};
 use ostler_sdk::{Response, Upstream, prelude::*, rfc3339};
 
 /// Interval of polling a worker that has the desired state.
@@ -21,7 +22,7 @@ const STUCK_INTERVAL_MS: u64 = 30_000;
 
 const WORKERS_PATH: &str = "/api/v1/workers";
 
-const LIST_WORKERS: Operation = Operation::new("list the workers", "ListFailed");
+const LIST_WORKERS: ConcourseOperation = ConcourseOperation::new("list the workers", "ListFailed");
 
 /// `Cache-Control` of a request for the list, which is the same for all Workers of an Instance: as long as none waits
 /// for a change, they share a cached one.
@@ -57,17 +58,21 @@ fn dereference(ctx: &Context, worker: &Worker) -> Result<Instance, Failure> {
 }
 
 /// Requests the transition to the desired state, if one is due. Returns the worker as Concourse shows it then.
-fn apply(ctx: &Context, concourse: &Upstream, worker: &Worker) -> Result<Option<rest::Worker>, Failure> {
+fn apply(
+    ctx: &Context,
+    concourse: &Upstream,
+    worker: &Worker,
+) -> Result<Option<rest::WorkerResponse>, Failure> {
     let name = concourse_name(worker);
     let desired = worker.spec.lifecycle;
     let last_phase = worker.status.phase.as_deref();
     let age = match last_phase {
-        Some(phase) if next_step(desired, phase) == Step::Done => SHARED_LIST,
+        Some(phase) if next_step(desired, phase) == LifecycleStep::Done => SHARED_LIST,
         _ => RECENT_LIST,
     };
     let found = find_worker(concourse, name, age)?;
     match (&found, next_step(desired, phase_of(found.as_ref()))) {
-        (Some(found), Step::Send(request)) => {
+        (Some(found), LifecycleStep::Send(request)) => {
             send_transition(ctx, concourse, found, request)?;
             find_worker(concourse, name, UNCACHED_LIST)
         }
@@ -76,14 +81,14 @@ fn apply(ctx: &Context, concourse: &Upstream, worker: &Worker) -> Result<Option<
 }
 
 /// Finds a worker in the list, since Concourse has no request for a single one.
-fn find_worker(concourse: &Upstream, name: &str, age: &str) -> Result<Option<rest::Worker>, Failure> {
+fn find_worker(concourse: &Upstream, name: &str, age: &str) -> Result<Option<rest::WorkerResponse>, Failure> {
     let request = concourse.get(WORKERS_PATH).header("Cache-Control", age);
     let response = request.send().reason("ClientFailed")?;
-    let workers: Vec<rest::Worker> = LIST_WORKERS.read_list(Ok(response))?;
+    let workers: Vec<rest::WorkerResponse> = LIST_WORKERS.read_list(Ok(response))?;
     Ok(workers.into_iter().find(|worker| worker.name == name))
 }
 
-fn phase_of(worker: Option<&rest::Worker>) -> &str {
+fn phase_of(worker: Option<&rest::WorkerResponse>) -> &str {
     worker
         .and_then(|worker| worker.state.as_deref())
         .unwrap_or(MISSING_PHASE)
@@ -93,23 +98,23 @@ fn phase_of(worker: Option<&rest::Worker>) -> &str {
 fn send_transition(
     ctx: &Context,
     concourse: &Upstream,
-    worker: &rest::Worker,
-    request: Request,
+    worker: &rest::WorkerResponse,
+    request: WorkerTransition,
 ) -> Result<(), Failure> {
     let verb = request.verb();
     let (operation, requested, failed) = match request {
-        Request::Land => (
-            Operation::new("land the worker", "TransitionFailed"),
+        WorkerTransition::Land => (
+            ConcourseOperation::new("land the worker", "TransitionFailed"),
             "Draining",
             "DrainFailed",
         ),
-        Request::Retire => (
-            Operation::new("retire the worker", "TransitionFailed"),
+        WorkerTransition::Retire => (
+            ConcourseOperation::new("retire the worker", "TransitionFailed"),
             "Removing",
             "PruneFailed",
         ),
-        Request::Prune => (
-            Operation::new("prune the worker", "TransitionFailed"),
+        WorkerTransition::Prune => (
+            ConcourseOperation::new("prune the worker", "TransitionFailed"),
             "Removing",
             "PruneFailed",
         ),
@@ -148,7 +153,11 @@ fn refusal_cause(response: &Response) -> String {
     stderr.unwrap_or_else(|| response.excerpt())
 }
 
-fn update_status(ctx: &Context, worker: &Worker, found: Option<&rest::Worker>) -> Result<Outcome, Failure> {
+fn update_status(
+    ctx: &Context,
+    worker: &Worker,
+    found: Option<&rest::WorkerResponse>,
+) -> Result<Outcome, Failure> {
     let phase = phase_of(found);
     let is_stalled = phase == "stalled";
     if is_stalled && worker.status.phase.as_deref() != Some(phase) {
@@ -156,13 +165,13 @@ fn update_status(ctx: &Context, worker: &Worker, found: Option<&rest::Worker>) -
     }
     let status = build_status(concourse_name(worker), found);
     let step = next_step(worker.spec.lifecycle, phase);
-    if step == Step::NotFound {
+    if step == LifecycleStep::NotFound {
         let message = "Concourse has no worker of this name; waiting for it to register.";
         return Err(Failure::wait("WorkerNotFound", message).status(&status));
     }
     let interval = match step {
-        Step::Wait if !matches!(phase, "landing" | "retiring") => Some(STUCK_INTERVAL_MS),
-        Step::Wait | Step::Send(_) => Some(TRANSITION_INTERVAL_MS),
+        LifecycleStep::Wait if !matches!(phase, "landing" | "retiring") => Some(STUCK_INTERVAL_MS),
+        LifecycleStep::Wait | LifecycleStep::Send(_) => Some(TRANSITION_INTERVAL_MS),
         _ => None,
     };
     let outcome = match interval {
@@ -185,14 +194,16 @@ fn update_status(ctx: &Context, worker: &Worker, found: Option<&rest::Worker>) -
         .status(&status))
 }
 
-fn ready_condition(desired: Lifecycle, step: Step, phase: &str) -> Condition {
+fn ready_condition(desired: WorkerLifecycle, step: LifecycleStep, phase: &str) -> Condition {
     const CONDITION_TYPE: &str = "Ready";
     match step {
-        Step::Done if desired == Lifecycle::Removed => {
+        LifecycleStep::Done if desired == WorkerLifecycle::Removed => {
             Condition::new_true(CONDITION_TYPE, "Removed", "Concourse has no worker of this name.")
         }
-        Step::Done => Condition::new_true(CONDITION_TYPE, "Ready", format!("The worker is {phase}.")),
-        Step::OutOfService => {
+        LifecycleStep::Done => {
+            Condition::new_true(CONDITION_TYPE, "Ready", format!("The worker is {phase}."))
+        }
+        LifecycleStep::OutOfService => {
             let message =
                 format!("The worker is {phase}; only a restart of its process returns it to service.");
             Condition::new_false(CONDITION_TYPE, "NotRunning", message)
@@ -204,10 +215,10 @@ fn ready_condition(desired: Lifecycle, step: Step, phase: &str) -> Condition {
     }
 }
 
-fn transition_condition(step: Step, phase: &str) -> Condition {
+fn transition_condition(step: LifecycleStep, phase: &str) -> Condition {
     const CONDITION_TYPE: &str = "StateTransitioning";
     match step {
-        Step::Done | Step::OutOfService => {
+        LifecycleStep::Done | LifecycleStep::OutOfService => {
             Condition::new_false(CONDITION_TYPE, "Converged", "No transition is pending.")
         }
         _ => Condition::new_true(
@@ -218,7 +229,7 @@ fn transition_condition(step: Step, phase: &str) -> Condition {
     }
 }
 
-fn build_status(name: &str, found: Option<&rest::Worker>) -> WorkerStatus {
+fn build_status(name: &str, found: Option<&rest::WorkerResponse>) -> WorkerStatus {
     let phase = Some(phase_of(found).to_owned());
     let resolved_name = Some(name.to_owned());
     let Some(worker) = found else {

@@ -1,13 +1,13 @@
 //! Transitions of a worker between its states.
 
-use concourse_api::Lifecycle;
+use concourse_api::WorkerLifecycle;
 
 /// Stands for the state of a worker that Concourse does not have.
 pub const MISSING_PHASE: &str = "missing";
 
 /// A request that moves a worker to another state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum WorkerTransition {
     /// Finish the work and stay registered.
     Land,
     /// Finish the work and leave.
@@ -16,7 +16,7 @@ pub enum Request {
     Prune,
 }
 
-impl Request {
+impl WorkerTransition {
     /// The verb in the path of the REST API.
     pub fn verb(self) -> &'static str {
         match self {
@@ -29,7 +29,7 @@ impl Request {
 
 /// The next step towards the desired state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum LifecycleStep {
     /// The worker has the desired state.
     Done,
     /// The worker is on its way there.
@@ -39,22 +39,22 @@ pub enum Step {
     /// Concourse has no such worker.
     NotFound,
     /// Concourse has to be asked for a transition.
-    Send(Request),
+    Send(WorkerTransition),
 }
 
 /// The step for a worker in a state. No transition is requested twice. A running worker retires, because Concourse
 /// refuses to prune it; a stalled one is pruned, because it will never finish its work.
-pub fn next_step(desired: Lifecycle, state: &str) -> Step {
+pub fn next_step(desired: WorkerLifecycle, state: &str) -> LifecycleStep {
     match (desired, state) {
-        (Lifecycle::Running, "running")
-        | (Lifecycle::Draining, "landed")
-        | (Lifecycle::Removed, MISSING_PHASE) => Step::Done,
-        (_, MISSING_PHASE) => Step::NotFound,
-        (Lifecycle::Running, "landing" | "landed" | "retiring") => Step::OutOfService,
-        (Lifecycle::Draining, "running") => Step::Send(Request::Land),
-        (Lifecycle::Removed, "running") => Step::Send(Request::Retire),
-        (Lifecycle::Removed, "landed" | "stalled") => Step::Send(Request::Prune),
-        _ => Step::Wait,
+        (WorkerLifecycle::Running, "running")
+        | (WorkerLifecycle::Draining, "landed")
+        | (WorkerLifecycle::Removed, MISSING_PHASE) => LifecycleStep::Done,
+        (_, MISSING_PHASE) => LifecycleStep::NotFound,
+        (WorkerLifecycle::Running, "landing" | "landed" | "retiring") => LifecycleStep::OutOfService,
+        (WorkerLifecycle::Draining, "running") => LifecycleStep::Send(WorkerTransition::Land),
+        (WorkerLifecycle::Removed, "running") => LifecycleStep::Send(WorkerTransition::Retire),
+        (WorkerLifecycle::Removed, "landed" | "stalled") => LifecycleStep::Send(WorkerTransition::Prune),
+        _ => LifecycleStep::Wait,
     }
 }
 
@@ -64,8 +64,8 @@ mod tests {
 
     #[test]
     fn next_step_covers_every_lifecycle_and_state() {
-        use Request::{Land, Prune, Retire};
-        use Step::{Done, NotFound, OutOfService, Send, Wait};
+        use LifecycleStep::{Done, NotFound, OutOfService, Send, Wait};
+        use WorkerTransition::{Land, Prune, Retire};
         let states = [
             "running",
             "stalled",
@@ -77,7 +77,7 @@ mod tests {
         ];
         let steps = |desired| states.map(|state| next_step(desired, state));
         assert_eq!(
-            steps(Lifecycle::Running),
+            steps(WorkerLifecycle::Running),
             [
                 Done,
                 Wait,
@@ -89,11 +89,11 @@ mod tests {
             ]
         );
         assert_eq!(
-            steps(Lifecycle::Draining),
+            steps(WorkerLifecycle::Draining),
             [Send(Land), Wait, Wait, Done, Wait, NotFound, Wait]
         );
         assert_eq!(
-            steps(Lifecycle::Removed),
+            steps(WorkerLifecycle::Removed),
             [Send(Retire), Send(Prune), Wait, Send(Prune), Wait, Done, Wait]
         );
     }

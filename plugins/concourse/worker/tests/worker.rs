@@ -1,7 +1,7 @@
 //! Tests of the Worker reconciler against the in-memory host of the SDK.
 
 use concourse_worker::Workers;
-use ostler_sdk::mock::{Host, response};
+use ostler_sdk::mock::{MockHost, response};
 use ostler_sdk::serde_json::{Value, from_slice, json};
 use ostler_sdk::{ConditionStatus, Failure, Next, Outcome, Resolution};
 
@@ -16,8 +16,8 @@ fn worker(lifecycle: &str) -> Value {
     })
 }
 
-fn cluster(allowed: &str) -> Host {
-    let host = Host::new();
+fn cluster(allowed: &str) -> MockHost {
+    let host = MockHost::new();
     host.set_response_headers(VERSION);
     host.put(json!({
         "apiVersion": "concourse-ci.org/v1alpha1", "kind": "Instance",
@@ -40,7 +40,7 @@ fn list(state: &str) -> Value {
 }
 
 /// A host whose list shows the worker in these states, one after another.
-fn showing(states: &[&str]) -> Host {
+fn showing(states: &[&str]) -> MockHost {
     let host = cluster("apps");
     let answers = states.iter().map(|state| Ok(response(200, &[], list(state))));
     host.answers("GET", LIST, answers.collect::<Vec<_>>());
@@ -61,7 +61,7 @@ fn status(bytes: Option<&[u8]>) -> Value {
 }
 
 /// Maximum age of the list that the first request accepts.
-fn requested_age(host: &Host) -> String {
+fn requested_age(host: &MockHost) -> String {
     host.sent()[0].headers[0].value.clone()
 }
 
@@ -200,7 +200,7 @@ fn obstacles_are_reported_in_conditions_and_failures() {
         resolution(&failure),
         ("NamespaceNotAllowed", &Resolution::Terminal)
     );
-    let host = Host::new();
+    let host = MockHost::new();
     let failure = host.reconcile(&Workers, &worker("Running")).expect_err("waits");
     assert_eq!(resolution(&failure), ("InstanceNotReady", &Resolution::Wait));
     assert!(host.requests().is_empty());

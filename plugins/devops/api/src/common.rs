@@ -1,25 +1,6 @@
 //! Types that the specs of several kinds share.
 
-use ostler_sdk::{Condition, Failure, UpstreamRef, api, serde_json::Value, serde_json::json};
-
-/// A reference to another object in the same namespace.
-#[api]
-pub struct LocalReference {
-    /// Name of the object.
-    #[schemars(length(min = 1, max = 253))]
-    pub name: String,
-}
-
-/// A key of a Secret in the object's own namespace.
-#[api]
-pub struct SecretKey {
-    /// Name of the Secret.
-    #[schemars(length(min = 1, max = 253))]
-    pub name: String,
-    /// Key in the Secret.
-    #[schemars(length(min = 1, max = 253))]
-    pub key: String,
-}
+use ostler_sdk::{Condition, Failure, SecretKey, UpstreamRef, api, serde_json::Value, serde_json::json};
 
 /// A reference to an Upstream.
 #[api]

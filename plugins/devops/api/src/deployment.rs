@@ -165,7 +165,7 @@ pub struct DeploymentRecordStatus {
     #[schemars(extend("format" = "date-time"))]
     pub completion_time: Option<String>,
     /// The build.
-    pub build: Option<BuildStatus>,
+    pub build: Option<DeploymentBuildStatus>,
     /// The sync.
     pub sync: Option<SyncStatus>,
     /// The heartbeats.
@@ -222,7 +222,7 @@ pub enum DeploymentState {
 /// The build of a deployment.
 #[api]
 #[derive(Default)]
-pub struct BuildStatus {
+pub struct DeploymentBuildStatus {
     /// Progress of the build.
     pub phase: BuildPhase,
     /// Time at which the trigger was last sent, in milliseconds since the Unix epoch. It is recorded before it is sent.

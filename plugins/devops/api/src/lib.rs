@@ -19,14 +19,13 @@ pub use argo::{
     application_users, default_server,
 };
 pub use common::{
-    LocalReference, SecretKey, UpstreamReference, argo_upstream, check_secure_url, describe_deletion,
-    git_upstream, jenkins_upstream, registry_upstream, secret_selector, upstream_manifest,
-    with_authenticated,
+    UpstreamReference, argo_upstream, check_secure_url, describe_deletion, git_upstream, jenkins_upstream,
+    registry_upstream, secret_selector, upstream_manifest, with_authenticated,
 };
 #[cfg(not(target_arch = "wasm32"))]
 pub use crds::crds;
 pub use deployment::{
-    BuildPhase, BuildStatus, CleanupStep, DeploymentBuild, DeploymentIngress, DeploymentPhase,
+    BuildPhase, CleanupStep, DeploymentBuild, DeploymentBuildStatus, DeploymentIngress, DeploymentPhase,
     DeploymentRecord, DeploymentRecordSpec, DeploymentRecordStatus, DeploymentState, DeploymentSync,
     DeploymentTimeouts, HeartbeatStatus, HeartbeatTarget, SyncStatus, TtlPhase, TtlStatus,
 };
@@ -43,6 +42,7 @@ pub use jenkins::{
     JenkinsCredential, JenkinsCredentialKind, JenkinsGit, JenkinsPipelineState, JenkinsSetting,
     JenkinsSettingSpec, JenkinsSettingStatus, job_path,
 };
+pub use ostler_sdk::{LocalReference, SecretKey};
 pub use project::{
     DevOpsProject, DevOpsProjectSpec, DevOpsProjectStatus, ProjectArgo, ProjectEnvironment, ProjectGit,
     ProjectJenkins, ProjectRegistry, application_name,

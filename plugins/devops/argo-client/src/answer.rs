@@ -16,20 +16,20 @@ const FAILED_PRECONDITION: i64 = 9;
 const HIDDEN_MESSAGE: &str = "permission denied";
 
 /// An answer of the API.
-pub struct Answer {
+pub struct ArgoResponse {
     response: Response,
     body: Value,
 }
 
 /// Sends a request.
-pub fn send(request: RequestBuilder) -> Result<Answer, Failure> {
+pub fn send(request: RequestBuilder) -> Result<ArgoResponse, Failure> {
     let response = request.timeout(REQUEST_TIMEOUT_MS).send().reason("ArgoFailed")?;
     // 404, 405 and 415 of the router are plain text.
     let body = response.value().unwrap_or_default();
-    Ok(Answer { response, body })
+    Ok(ArgoResponse { response, body })
 }
 
-impl Answer {
+impl ArgoResponse {
     /// The message of an error.
     pub fn message(&self) -> String {
         match self.body["message"].as_str() {

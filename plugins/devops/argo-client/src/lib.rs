@@ -18,7 +18,9 @@ use answer::send;
 use ostler_sdk::{Failure, RequestBuilder, Substitution, Upstream, serde_json::Value, serde_json::json};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-pub use operation::{Progress, build_termination, find_deployed, find_progress, operation_start, unchanged};
+pub use operation::{
+    OperationProgress, build_termination, find_deployed, find_progress, operation_start, unchanged,
+};
 
 /// Characters that are encoded in a segment of a path or the value of a parameter.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC

@@ -7,7 +7,7 @@ use ostler_sdk::{
 
 /// Progress of an operation that was requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress<'a> {
+pub enum OperationProgress<'a> {
     /// The application is as it was before the request, which has not arrived yet, or never will.
     Unseen,
     /// It runs, or waits to be taken, or to be retried.
@@ -40,7 +40,7 @@ pub fn find_progress<'a>(
     application: &'a Value,
     info: (&str, &str),
     start_before: Option<&str>,
-) -> Progress<'a> {
+) -> OperationProgress<'a> {
     let state = &application["status"]["operationState"];
     let is_own = |operation: &Value| {
         let mut entries = operation["info"].as_array().into_iter().flatten();
@@ -48,26 +48,26 @@ pub fn find_progress<'a>(
     };
     let has_operation = application["operation"].is_object();
     if is_own(&application["operation"]) {
-        return Progress::Running;
+        return OperationProgress::Running;
     }
     if !is_own(&state["operation"]) {
         let is_unchanged = !has_operation && state["startedAt"].as_str() == start_before;
         return if is_unchanged {
-            Progress::Unseen
+            OperationProgress::Unseen
         } else {
-            Progress::Replaced
+            OperationProgress::Replaced
         };
     }
     // Argo CD removes the field in the write that sets the final phase; one that is there again is another operation.
     let text = |field: &str| state[field].as_str().unwrap_or_default();
     match text("phase") {
-        phase @ ("Succeeded" | "Failed" | "Error") => Progress::Ended {
+        phase @ ("Succeeded" | "Failed" | "Error") => OperationProgress::Ended {
             phase,
             message: text("message"),
             revision: state["syncResult"]["revision"].as_str(),
             finished_at: text("finishedAt"),
         },
-        _ => Progress::Running,
+        _ => OperationProgress::Running,
     }
 }
 

@@ -2,10 +2,12 @@
 
 use std::cell::RefCell;
 
-use devops_argo_client::{ApplicationKey, ArgoServer, Progress, SyncStart, find_progress, operation_start};
+use devops_argo_client::{
+    ApplicationKey, ArgoServer, OperationProgress, SyncStart, find_progress, operation_start,
+};
 use ostler_sdk::{
     Context, Encoding, Error, Failure, Lifecycle, SecretKeyRef, Substitution,
-    mock::{Host, response},
+    mock::{MockHost, response},
     serde_json::{Value, from_slice, from_str, json},
 };
 
@@ -35,7 +37,7 @@ impl<F: FnOnce(&Context)> Lifecycle for Hook<F> {
 /// than the recorded one: the project, without which what is missing is 403, and the fields that the client always sends.
 fn play<T>(name: &str, call: impl Fn(&ArgoServer) -> T) -> T {
     let recorded = exchange(name);
-    let host = Host::new();
+    let host = MockHost::new();
     let answer = recorded["response"].clone();
     host.serve(move |_| {
         let status = answer["status"].as_u64().and_then(|s| u16::try_from(s).ok());
@@ -243,7 +245,7 @@ fn application_is_read_created_updated_and_deleted() {
 #[test]
 fn empty_list_is_null() {
     // The recorded list has no selector.
-    let host = Host::new();
+    let host = MockHost::new();
     host.serve(|_| {
         Ok(response(
             200,
@@ -307,9 +309,12 @@ fn lost_answer_is_resolved_by_what_the_application_shows() {
     let state = |name: &str| exchange(name)["response"]["body"].clone();
     let before = state("sync: state after the dry run");
     let start_before = operation_start(&before);
-    assert_eq!(find_progress(&before, INFO, start_before), Progress::Unseen);
+    assert_eq!(
+        find_progress(&before, INFO, start_before),
+        OperationProgress::Unseen
+    );
     let after = state("sync: state after it");
-    let Progress::Ended {
+    let OperationProgress::Ended {
         phase,
         revision,
         finished_at,
@@ -324,23 +329,32 @@ fn lost_answer_is_resolved_by_what_the_application_shows() {
     );
     assert!(!finished_at.is_empty());
     let later = state("sync: state after the missing commit");
-    assert_eq!(find_progress(&later, INFO, start_before), Progress::Replaced);
+    assert_eq!(
+        find_progress(&later, INFO, start_before),
+        OperationProgress::Replaced
+    );
     // An operation that waits for its retry has an end and runs.
     let mut retried = state("bad: waits for the retry");
     retried["status"]["operationState"]["operation"]["info"] = json!([{ "name": INFO.0, "value": INFO.1 }]);
     assert!(retried["status"]["operationState"]["finishedAt"].is_string());
-    assert_eq!(find_progress(&retried, INFO, None), Progress::Running);
+    assert_eq!(find_progress(&retried, INFO, None), OperationProgress::Running);
     // One that is written and not taken, and one of another user.
     let waiting = |value: &str| json!({ "operation": { "info": [{ "name": INFO.0, "value": value }] } });
-    assert_eq!(find_progress(&waiting(INFO.1), INFO, None), Progress::Running);
-    assert_eq!(find_progress(&waiting("other"), INFO, None), Progress::Replaced);
-    assert_eq!(find_progress(&json!({}), INFO, None), Progress::Unseen);
+    assert_eq!(
+        find_progress(&waiting(INFO.1), INFO, None),
+        OperationProgress::Running
+    );
+    assert_eq!(
+        find_progress(&waiting("other"), INFO, None),
+        OperationProgress::Replaced
+    );
+    assert_eq!(find_progress(&json!({}), INFO, None), OperationProgress::Unseen);
 }
 
 #[test]
 fn token_that_is_refused_and_a_page_of_a_proxy_are_failures() {
     let read = |status: u16, body: Value| {
-        let host = Host::new();
+        let host = MockHost::new();
         host.serve(move |_| Ok(response(status, &[], body.clone())));
         let result = RefCell::new(None);
         let hook = Hook(RefCell::new(Some(|ctx: &Context| {

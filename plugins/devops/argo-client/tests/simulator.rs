@@ -2,13 +2,13 @@
 
 use std::{cell::RefCell, rc::Rc};
 
-use argocd_simulator::{Request, Rest};
+use argocd_simulator::{ArgoRequest, Rest};
 use devops_argo_client::{
-    ApplicationKey, ArgoServer, Progress, Sync, SyncStart, find_progress, operation_start,
+    ApplicationKey, ArgoServer, OperationProgress, Sync, SyncStart, find_progress, operation_start,
 };
 use ostler_sdk::{
     Context, Error, Lifecycle,
-    mock::{Host, response},
+    mock::{MockHost, response},
     serde_json::{Value, from_slice, json},
 };
 
@@ -37,7 +37,7 @@ impl<F: FnOnce(&Context)> Lifecycle for Hook<F> {
 /// Runs a test with a client and the server that it reaches.
 fn run(test: impl FnOnce(&ArgoServer, &RefCell<Rest>)) {
     let server = Rc::new(RefCell::new(Rest::new("2026-11-22T08:30:00Z")));
-    let host = Host::new();
+    let host = MockHost::new();
     let served = server.clone();
     host.serve(move |request| {
         let body = request
@@ -45,7 +45,7 @@ fn run(test: impl FnOnce(&ArgoServer, &RefCell<Rest>)) {
             .as_deref()
             .map(|body| from_slice(body).expect("JSON"));
         let content_type = request.headers.iter().find(|h| h.name == "Content-Type");
-        let reply = served.borrow_mut().answer(Request {
+        let reply = served.borrow_mut().answer(ArgoRequest {
             method: request.method.as_str(),
             path: &request.path_and_query,
             content_type: content_type.map(|header| &*header.value),
@@ -121,7 +121,7 @@ fn application_is_synced_once_and_deleted_before_its_project() {
         assert!(
             matches!(
                 found,
-                Progress::Ended {
+                OperationProgress::Ended {
                     phase: "Succeeded",
                     ..
                 }

@@ -3,7 +3,7 @@
 use devops_argo::ArgoSettings;
 use ostler_sdk::{
     Encoding, Failure, ObjectRef, Outcome, Resolution, gvk,
-    mock::Host,
+    mock::MockHost,
     serde_json::{Value, from_slice, json},
 };
 
@@ -28,12 +28,12 @@ fn argo(kind: &str, name: &str) -> ObjectRef {
     gvk("argoproj.io", "v1alpha1", kind).named("argocd", name)
 }
 
-fn object(host: &Host, kind: &str, name: &str) -> Value {
+fn object(host: &MockHost, kind: &str, name: &str) -> Value {
     host.object(&argo(kind, name)).expect("is applied")
 }
 
 /// Writes what Argo CD does when it has compared the application.
-fn compare(host: &Host, name: &str, sync: &str) {
+fn compare(host: &MockHost, name: &str, sync: &str) {
     let mut live = object(host, "Application", name);
     live["metadata"]["uid"] = format!("uid-{name}").into();
     live["metadata"]["resourceVersion"] = "10".into();
@@ -46,13 +46,13 @@ fn condition<'a>(outcome: &'a Outcome, kind: &str) -> (&'a str, &'a str) {
     (&found.reason, &found.message)
 }
 
-fn failure(host: &Host, setting: &Value) -> Failure {
+fn failure(host: &MockHost, setting: &Value) -> Failure {
     host.reconcile(&ArgoSettings, setting).expect_err("fails")
 }
 
 #[test]
 fn setting_becomes_a_project_and_an_application_without_an_operation() {
-    let host = Host::new();
+    let host = MockHost::new();
     let outcome = host.reconcile(&ArgoSettings, &setting()).expect("an outcome");
     assert_eq!(host.writes(), ["apply AppProject shop", "apply Application web"]);
     let project = object(&host, "AppProject", "shop");
@@ -87,7 +87,7 @@ fn setting_becomes_a_project_and_an_application_without_an_operation() {
 
 #[test]
 fn project_sees_its_own_repositories_only() {
-    let host = Host::new();
+    let host = MockHost::new();
     let mut setting = setting();
     let spec = &mut setting["spec"];
     let push = |list: &mut Value, item| list.as_array_mut().expect("a list").push(item);
@@ -166,7 +166,7 @@ fn setting_outside_its_bounds_is_invalid_without_a_write() {
         ),
     ];
     for (pointer, value, expected) in cases {
-        let host = Host::new();
+        let host = MockHost::new();
         let mut setting = setting();
         let (parent, field) = pointer.rsplit_once('/').expect("a path");
         setting.pointer_mut(&format!("/spec{parent}")).expect("is there")[field] = value;
@@ -182,7 +182,7 @@ fn setting_outside_its_bounds_is_invalid_without_a_write() {
 
 #[test]
 fn configuration_of_the_plugin_bounds_what_a_setting_may_use() {
-    let host = Host::new();
+    let host = MockHost::new();
     host.set_config(json!({
         "destinations": ["kube-*", "team"],
         "servers": ["https://*.example.com", "https://production.example.com"],
@@ -208,7 +208,7 @@ fn configuration_of_the_plugin_bounds_what_a_setting_may_use() {
 #[test]
 fn object_of_another_user_is_neither_changed_nor_deleted() {
     for (kind, name) in [("AppProject", "shop"), ("Application", "web")] {
-        let host = Host::new();
+        let host = MockHost::new();
         host.put(json!({"apiVersion": "argoproj.io/v1alpha1", "kind": kind, "spec": {"of": "another user"},
             "metadata": {"name": name, "namespace": "argocd", "labels": {"app.kubernetes.io/managed-by": "ostler-devops",
                 "devops.ostler.dev/argo-setting": "another"},
@@ -236,7 +236,7 @@ fn private_setting() -> Value {
 
 #[test]
 fn password_of_a_repository_is_inserted_by_the_host() {
-    let host = Host::new();
+    let host = MockHost::new();
     host.secret("git", "token", "digest-1");
     host.reconcile(&ArgoSettings, &private_setting())
         .expect("an outcome");
@@ -261,7 +261,7 @@ fn password_of_a_repository_is_inserted_by_the_host() {
 
 #[test]
 fn rotated_password_refreshes_the_applications_that_use_it_once() {
-    let host = Host::new();
+    let host = MockHost::new();
     host.secret("git", "token", "digest-1");
     host.reconcile(&ArgoSettings, &private_setting())
         .expect("an outcome");
@@ -282,7 +282,7 @@ fn rotated_password_refreshes_the_applications_that_use_it_once() {
 
 #[test]
 fn missing_password_is_waited_for() {
-    let host = Host::new();
+    let host = MockHost::new();
     let failure = failure(&host, &private_setting());
     assert_eq!(
         (failure.resolution, &*failure.reason),
@@ -292,7 +292,7 @@ fn missing_password_is_waited_for() {
 
 #[test]
 fn refused_secret_is_not_claimed() {
-    let host = Host::new();
+    let host = MockHost::new();
     host.secret("git", "token", "digest-1").deny("kubernetes.apply");
     // The project is applied first, so the denial comes with it: as it is after a first reconcile.
     let mut setting = private_setting();
@@ -307,7 +307,7 @@ fn refused_secret_is_not_claimed() {
 
 #[test]
 fn temporary_application_exists_while_a_deployment_needs_it() {
-    let host = Host::new();
+    let host = MockHost::new();
     let mut setting = setting();
     setting["spec"]["applications"][0]["lifetime"] = "Deployment".into();
     host.reconcile(&ArgoSettings, &setting).expect("an outcome");
@@ -339,7 +339,7 @@ fn temporary_application_exists_while_a_deployment_needs_it() {
 
 #[test]
 fn deployments_that_need_no_application_are_neither_listed_nor_keep_it() {
-    let host = Host::new();
+    let host = MockHost::new();
     let mut setting = setting();
     setting["spec"]["applications"][0]["lifetime"] = "Deployment".into();
     let put = |name: &str, pointer: &str, value: Value| {
@@ -369,7 +369,7 @@ fn deployments_that_need_no_application_are_neither_listed_nor_keep_it() {
 }
 
 /// Argo CD's finalizer keeps an object until its controller has done its part; the mock removes it at once.
-fn keep_deleted(host: &Host, kind: &str, name: &str) {
+fn keep_deleted(host: &MockHost, kind: &str, name: &str) {
     let mut live = object(host, kind, name);
     live["metadata"]["deletionTimestamp"] = "2026-11-22T08:06:04Z".into();
     host.put(live);
@@ -377,7 +377,7 @@ fn keep_deleted(host: &Host, kind: &str, name: &str) {
 
 #[test]
 fn removed_application_goes_before_its_project() {
-    let host = Host::new();
+    let host = MockHost::new();
     host.reconcile(&ArgoSettings, &setting()).expect("an outcome");
     compare(&host, "web", "Synced");
     keep_deleted(&host, "Application", "web");
@@ -400,7 +400,7 @@ fn removed_application_goes_before_its_project() {
 
 #[test]
 fn cleanup_terminates_the_operation_and_deletes_in_order() {
-    let host = Host::new();
+    let host = MockHost::new();
     host.secret("git", "token", "digest-1");
     let mut setting = private_setting();
     host.reconcile(&ArgoSettings, &setting).expect("an outcome");
@@ -441,7 +441,7 @@ fn cleanup_terminates_the_operation_and_deletes_in_order() {
 
 #[test]
 fn project_in_deletion_is_touched_once_when_no_application_uses_it() {
-    let host = Host::new();
+    let host = MockHost::new();
     host.reconcile(&ArgoSettings, &setting()).expect("an outcome");
     keep_deleted(&host, "AppProject", "shop");
     host.remove(&argo("Application", "web"));
@@ -461,7 +461,7 @@ fn project_in_deletion_is_touched_once_when_no_application_uses_it() {
 
 #[test]
 fn error_of_an_application_is_shown() {
-    let host = Host::new();
+    let host = MockHost::new();
     host.reconcile(&ArgoSettings, &setting()).expect("an outcome");
     compare(&host, "web", "Unknown");
     let mut live = object(&host, "Application", "web");
@@ -475,7 +475,7 @@ fn error_of_an_application_is_shown() {
 
 #[test]
 fn suspended_setting_writes_nothing() {
-    let host = Host::new();
+    let host = MockHost::new();
     let mut setting = setting();
     setting["spec"]["suspend"] = true.into();
     let outcome = host.reconcile(&ArgoSettings, &setting).expect("an outcome");

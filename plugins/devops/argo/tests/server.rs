@@ -5,11 +5,11 @@ use std::{
     rc::Rc,
 };
 
-use argocd_simulator::{Request, Rest};
+use argocd_simulator::{ArgoRequest, Rest};
 use devops_argo::ArgoSettings;
 use ostler_sdk::{
     Error, Failure, Next, Outcome,
-    mock::{Host, response},
+    mock::{MockHost, response},
     serde_json::{Value, from_slice, json},
 };
 
@@ -19,7 +19,7 @@ const REPOSITORY: &str = "/api/v1/repositories/https%3A%2F%2Fgit.example.com%2Fa
 
 /// A host, and the server that it reaches.
 struct World {
-    host: Host,
+    host: MockHost,
     server: Rc<RefCell<Rest>>,
     setting: Value,
     checkpoints_seen: usize,
@@ -28,7 +28,7 @@ struct World {
 impl World {
     fn new() -> Self {
         let server = Rc::new(RefCell::new(Rest::new("2026-11-22T08:30:00Z")));
-        let host = Host::new();
+        let host = MockHost::new();
         let served = server.clone();
         host.serve(move |request| {
             let body = request
@@ -36,7 +36,7 @@ impl World {
                 .as_deref()
                 .map(|body| from_slice(body).expect("JSON"));
             let content_type = request.headers.iter().find(|h| h.name == "Content-Type");
-            let reply = served.borrow_mut().answer(Request {
+            let reply = served.borrow_mut().answer(ArgoRequest {
                 method: request.method.as_str(),
                 path: &request.path_and_query,
                 content_type: content_type.map(|header| &*header.value),
@@ -106,7 +106,7 @@ impl World {
     }
 
     fn send(&self, method: &str, path: &str, body: &Value) -> Value {
-        let reply = self.server.borrow_mut().answer(Request {
+        let reply = self.server.borrow_mut().answer(ArgoRequest {
             method,
             path,
             content_type: Some("application/json"),
@@ -312,7 +312,7 @@ fn application_that_another_user_made_after_the_list_is_not_deleted() {
     world.host.serve(move |request| {
         let mut server = served.borrow_mut();
         let mut answer = |method: &str, path: &str, body: &Value| {
-            let reply = server.answer(Request {
+            let reply = server.answer(ArgoRequest {
                 method,
                 path,
                 content_type: Some("application/json"),

@@ -2,13 +2,14 @@
 //! a build, so one whose trigger got no answer is found by it.
 
 use devops_api::{
-    BuildPhase, BuildStatus, DeploymentBuild, DeploymentPhase, DeploymentState, JenkinsSettingSpec, job_path,
+    BuildPhase, DeploymentBuild, DeploymentBuildStatus, DeploymentPhase, DeploymentState, JenkinsSettingSpec,
+    job_path,
 };
 use devops_jenkins_client::{JenkinsServer, describe_response, is_signed};
 use ostler_sdk::{RequestBuilder, Response, api, prelude::*, serde_json::Value};
 
 use crate::{
-    run::{Progress, Run},
+    run::{DeploymentRun, PhaseProgress},
     settle::has_settled,
 };
 
@@ -55,7 +56,7 @@ struct QueueItem {
 /// Result of a search for the build of a trigger that may not have arrived.
 enum Search {
     /// Jenkins has it.
-    Found(BuildStatus),
+    Found(DeploymentBuildStatus),
     /// Jenkins has no such build, but the request may still be carried out.
     Unknown,
     /// Jenkins has no such build, and never will.
@@ -81,14 +82,14 @@ struct Builds {
 }
 
 /// Advances the build.
-pub fn advance(run: &mut Run) -> Result<Progress, Failure> {
+pub fn advance(run: &mut DeploymentRun) -> Result<PhaseProgress, Failure> {
     let Some(spec) = &run.record.spec.build else {
         run.enter(DeploymentPhase::Deploying, "Starting the sync.");
-        return Ok(Progress::Next);
+        return Ok(PhaseProgress::Next);
     };
     let Some(path) = find_job(run, spec)? else {
         let message = format!("JenkinsSetting {} does not exist.", spec.setting_ref.name);
-        return Ok(Progress::wait("JenkinsSettingNotReady", message));
+        return Ok(PhaseProgress::wait("JenkinsSettingNotReady", message));
     };
     let remote = Remote::new(run, path, spec);
     match &run.status.build {
@@ -99,14 +100,14 @@ pub fn advance(run: &mut Run) -> Result<Progress, Failure> {
             BuildPhase::Running => remote.follow_build(run),
             BuildPhase::Completed | BuildPhase::Cancelled => {
                 run.enter(DeploymentPhase::Deploying, "Starting the sync.");
-                Ok(Progress::Next)
+                Ok(PhaseProgress::Next)
             }
         },
     }
 }
 
 /// Path of the pipeline; none if the setting does not exist.
-fn find_job(run: &Run, spec: &DeploymentBuild) -> Result<Option<String>, Failure> {
+fn find_job(run: &DeploymentRun, spec: &DeploymentBuild) -> Result<Option<String>, Failure> {
     let setting = run
         .ctx
         .get::<JenkinsSettingSpec>(run.record.namespace(), &spec.setting_ref.name)?;
@@ -127,7 +128,7 @@ struct Remote<'a> {
 }
 
 impl<'a> Remote<'a> {
-    fn new(run: &Run<'a>, path: String, spec: &'a DeploymentBuild) -> Self {
+    fn new(run: &DeploymentRun<'a>, path: String, spec: &'a DeploymentBuild) -> Self {
         let jenkins = JenkinsServer::new(run.jenkins(&spec.setting_ref.name));
         Self { jenkins, path, spec }
     }
@@ -138,16 +139,16 @@ impl<'a> Remote<'a> {
 
     /// Records the attempt, and triggers the build. One with this ID may exist already, of a record that was deleted and
     /// created anew.
-    fn trigger_first(&self, run: &mut Run) -> Result<Progress, Failure> {
+    fn trigger_first(&self, run: &mut DeploymentRun) -> Result<PhaseProgress, Failure> {
         if let Some(found) = self.search(run)? {
             run.status.build = Some(found);
-            return Ok(Progress::Next);
+            return Ok(PhaseProgress::Next);
         }
         self.trigger(run)
     }
 
     /// Continues an attempt that was interrupted.
-    fn search_and_trigger(&self, run: &mut Run) -> Result<Progress, Failure> {
+    fn search_and_trigger(&self, run: &mut DeploymentRun) -> Result<PhaseProgress, Failure> {
         match self.search_settled(run)? {
             Search::Found(found) => {
                 run.ctx.event(
@@ -155,18 +156,18 @@ impl<'a> Remote<'a> {
                     "The build was triggered by an attempt that was interrupted.",
                 );
                 run.status.build = Some(found);
-                Ok(Progress::Next)
+                Ok(PhaseProgress::Next)
             }
             Search::Unknown => {
                 let message = "It is not known yet whether the build was triggered.";
-                Ok(Progress::wait("BuildUnknown", message))
+                Ok(PhaseProgress::wait("BuildUnknown", message))
             }
             Search::Absent => self.trigger(run),
         }
     }
 
     /// Searches for the build until the request cannot be carried out any more.
-    fn search_settled(&self, run: &mut Run) -> Result<Search, Failure> {
+    fn search_settled(&self, run: &mut DeploymentRun) -> Result<Search, Failure> {
         if let Some(found) = self.search(run)? {
             return Ok(Search::Found(found));
         }
@@ -179,10 +180,10 @@ impl<'a> Remote<'a> {
         )
     }
 
-    fn trigger(&self, run: &mut Run) -> Result<Progress, Failure> {
-        run.status.build = Some(BuildStatus {
+    fn trigger(&self, run: &mut DeploymentRun) -> Result<PhaseProgress, Failure> {
+        run.status.build = Some(DeploymentBuildStatus {
             triggered_at: i64::try_from(run.ctx.now()).ok(),
-            ..BuildStatus::default()
+            ..DeploymentBuildStatus::default()
         });
         run.checkpoint()?;
         let mut form = encode_parameter(ID_PARAMETER, run.id());
@@ -219,17 +220,17 @@ impl<'a> Remote<'a> {
         if let (Some(id), Some(build)) = (id, &mut run.status.build) {
             build.phase = BuildPhase::Queued;
             build.queue_id = Some(id);
-            return Ok(Progress::Next);
+            return Ok(PhaseProgress::Next);
         }
-        Ok(Progress::wait(
+        Ok(PhaseProgress::wait(
             "BuildUnknown",
             "Waiting for the build to appear in Jenkins.",
         ))
     }
 
     /// Searches for the build of this deployment: in the queue first, since an item leaves it for the list of builds.
-    fn search(&self, run: &Run) -> Result<Option<BuildStatus>, Failure> {
-        let before = BuildStatus {
+    fn search(&self, run: &DeploymentRun) -> Result<Option<DeploymentBuildStatus>, Failure> {
+        let before = DeploymentBuildStatus {
             searched_at: None,
             ..run.status.build.clone().unwrap_or_default()
         };
@@ -238,7 +239,7 @@ impl<'a> Remote<'a> {
         let queue: Queue = read(&response, "read the queue")?;
         let has_id = |actions: &[Value]| has_parameter(actions, run.id());
         if let Some(item) = queue.items.into_iter().find(|item| has_id(&item.actions)) {
-            return Ok(Some(BuildStatus {
+            return Ok(Some(DeploymentBuildStatus {
                 phase: BuildPhase::Queued,
                 queue_id: Some(item.id),
                 ..before
@@ -254,7 +255,7 @@ impl<'a> Remote<'a> {
         }
         let builds: Builds = read(&response, "list the builds")?;
         let found = builds.builds.into_iter().find(|build| has_id(&build.actions));
-        Ok(found.map(|build| BuildStatus {
+        Ok(found.map(|build| DeploymentBuildStatus {
             phase: BuildPhase::Running,
             queue_id: build.queue_id,
             number: Some(build.number),
@@ -262,14 +263,14 @@ impl<'a> Remote<'a> {
         }))
     }
 
-    fn follow_queue(&self, run: &mut Run) -> Result<Progress, Failure> {
+    fn follow_queue(&self, run: &mut DeploymentRun) -> Result<PhaseProgress, Failure> {
         let build = run.status.build.as_ref();
         let id = build.and_then(|build| build.queue_id).unwrap_or_default();
         let Some(item) = self.read_item(id)? else {
             return match self.search(run)? {
                 Some(found) if found.phase == BuildPhase::Running => {
                     run.status.build = Some(found);
-                    Ok(Progress::Next)
+                    Ok(PhaseProgress::Next)
                 }
                 _ => run.fail(&format!(
                     "Jenkins has neither the item {id} of its queue nor its build any more."
@@ -281,11 +282,11 @@ impl<'a> Remote<'a> {
                 DeploymentState::Terminated,
                 "The build was cancelled in the queue.",
             );
-            return Ok(Progress::Next);
+            return Ok(PhaseProgress::Next);
         }
         let Some(executable) = item.executable else {
             let why = item.why.unwrap_or_default();
-            return Ok(Progress::wait(
+            return Ok(PhaseProgress::wait(
                 "BuildQueued",
                 format!("The build waits in the queue. {why}"),
             ));
@@ -294,7 +295,7 @@ impl<'a> Remote<'a> {
             build.phase = BuildPhase::Running;
             build.number = Some(executable.number);
         }
-        Ok(Progress::Next)
+        Ok(PhaseProgress::Next)
     }
 
     /// Reads an item of the queue; none if it has left the queue more than five minutes ago.
@@ -306,7 +307,7 @@ impl<'a> Remote<'a> {
         read(&response, "read the item of the queue").map(Some)
     }
 
-    fn follow_build(&self, run: &mut Run) -> Result<Progress, Failure> {
+    fn follow_build(&self, run: &mut DeploymentRun) -> Result<PhaseProgress, Failure> {
         let number = run
             .status
             .build
@@ -318,7 +319,7 @@ impl<'a> Remote<'a> {
         };
         let is_running = found.is_running();
         let Some(result) = found.result.filter(|_| !is_running) else {
-            return Ok(Progress::wait(
+            return Ok(PhaseProgress::wait(
                 "BuildRunning",
                 format!("Build {number} is running."),
             ));
@@ -328,20 +329,20 @@ impl<'a> Remote<'a> {
             build.result = Some(result.clone());
         }
         match &*result {
-            "SUCCESS" => Ok(Progress::Next),
+            "SUCCESS" => Ok(PhaseProgress::Next),
             "ABORTED" => {
                 run.end(
                     DeploymentState::Terminated,
                     &format!("Build {number} was aborted."),
                 );
-                Ok(Progress::Next)
+                Ok(PhaseProgress::Next)
             }
             _ => run.fail(&format!("Build {number} ended with {result}.")),
         }
     }
 
     /// Removes an item from the queue. Returns the number of the build that it has become meanwhile.
-    fn cancel_item(&self, run: &Run, id: i64) -> Result<Option<i64>, Failure> {
+    fn cancel_item(&self, run: &DeploymentRun, id: i64) -> Result<Option<i64>, Failure> {
         let request = self.jenkins.post(format!("/queue/cancelItem?id={id}"));
         let response = self.jenkins.send(request).reason(CANCEL_FAILED)?;
         if matches!(response.status(), 401 | 403 | 500..) {
@@ -387,7 +388,7 @@ impl<'a> Remote<'a> {
 }
 
 /// Cancels the build of a deployment that has ended before it.
-pub fn withdraw(run: &mut Run) -> Result<(), Failure> {
+pub fn withdraw(run: &mut DeploymentRun) -> Result<(), Failure> {
     let (Some(spec), Some(build)) = (&run.record.spec.build, &run.status.build) else {
         return Ok(());
     };
@@ -405,7 +406,7 @@ pub fn withdraw(run: &mut Run) -> Result<(), Failure> {
     Ok(())
 }
 
-fn cancel(run: &mut Run, remote: &Remote) -> Result<(), Failure> {
+fn cancel(run: &mut DeploymentRun, remote: &Remote) -> Result<(), Failure> {
     let build = run.status.build.clone().unwrap_or_default();
     let found = match build.phase {
         BuildPhase::Triggering => match remote.search_settled(run)? {
@@ -423,7 +424,7 @@ fn cancel(run: &mut Run, remote: &Remote) -> Result<(), Failure> {
         (None, Some(id)) => remote.cancel_item(run, id)?,
         (None, None) => None,
     };
-    run.status.build = Some(BuildStatus { number, ..found });
+    run.status.build = Some(DeploymentBuildStatus { number, ..found });
     number.map_or(Ok(()), |number| remote.stop(number))
 }
 

@@ -6,10 +6,10 @@ use devops_api::{
 };
 use ostler_sdk::{DeleteOptions, Preconditions, Selection, prelude::*, serde_json::Value};
 
-use crate::{run::Run, sync::Application, verify::is_owned};
+use crate::{run::DeploymentRun, sync::Application, verify::is_owned};
 
 /// Takes the next steps. Returns what is waited for; none if nothing is left.
-pub fn clean_up(run: &mut Run) -> Result<Option<String>, Failure> {
+pub fn clean_up(run: &mut DeploymentRun) -> Result<Option<String>, Failure> {
     if is_application_left(run)? {
         set_step(run, CleanupStep::Applications);
         let name = &run.record.spec.sync.application;
@@ -44,7 +44,7 @@ pub fn clean_up(run: &mut Run) -> Result<Option<String>, Failure> {
 }
 
 /// Returns whether the application has to go and is still there. The ArgoSetting deletes it, when no deployment needs it.
-fn is_application_left(run: &Run) -> Result<bool, Failure> {
+fn is_application_left(run: &DeploymentRun) -> Result<bool, Failure> {
     let Some(setting) = run.argo_setting()? else {
         return Ok(false);
     };
@@ -81,7 +81,7 @@ fn find_step(ingress: &Value) -> CleanupStep {
     }
 }
 
-fn set_step(run: &mut Run, step: CleanupStep) {
+fn set_step(run: &mut DeploymentRun, step: CleanupStep) {
     let ttl = run.status.ttl.get_or_insert_with(TtlStatus::default);
     ttl.step = Some(step);
 }

@@ -7,7 +7,7 @@ use devops_api::{
 };
 use ostler_sdk::{Message, prelude::*};
 
-use crate::run::Run;
+use crate::run::DeploymentRun;
 
 /// Interval of the heartbeats of a running deployment.
 const HEARTBEAT_INTERVAL_MS: u64 = 30_000;
@@ -21,7 +21,7 @@ const LAST_SENT_KEY: &str = "heartbeat";
 ///
 /// It is about the status as it was read. One about a phase that is not written yet would be followed by one about the phase before
 /// it, if the host ended in between.
-pub fn send_due(run: &Run) -> u64 {
+pub fn send_due(run: &DeploymentRun) -> u64 {
     let (Some(target), Some(phase)) = (&run.record.spec.heartbeat, run.record.status.phase) else {
         return u64::MAX;
     };
@@ -60,7 +60,7 @@ pub fn send_due(run: &Run) -> u64 {
 }
 
 /// Publishes the heartbeat with the final state, unless the broker has confirmed it.
-pub fn confirm_final(run: &mut Run) -> Result<(), Failure> {
+pub fn confirm_final(run: &mut DeploymentRun) -> Result<(), Failure> {
     let Some(target) = &run.record.spec.heartbeat else {
         return Ok(());
     };
@@ -77,7 +77,7 @@ pub fn confirm_final(run: &mut Run) -> Result<(), Failure> {
     Ok(())
 }
 
-fn build_message(run: &Run, target: &HeartbeatTarget, number: &str) -> Message {
+fn build_message(run: &DeploymentRun, target: &HeartbeatTarget, number: &str) -> Message {
     let body = DevOpsReconcileJobHeartbeat {
         operation: "heartbeat".into(),
         id: run.id().to_owned(),

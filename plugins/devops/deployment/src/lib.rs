@@ -18,7 +18,7 @@ use devops_api::{
 };
 use ostler_sdk::{Next, from_rfc3339, prelude::*, rfc3339};
 
-use crate::run::{CHECKPOINT_FAILED, Progress, Run};
+use crate::run::{CHECKPOINT_FAILED, DeploymentRun, PhaseProgress};
 
 /// Interval of looks at what sends no events, and of attempts after a failure.
 const LOOK_INTERVAL_MS: u64 = 10_000;
@@ -40,7 +40,7 @@ impl Reconciler for DeploymentRecords {
     const FINALIZER: Option<&'static str> = Some("devops.ostler.dev/deployment-record");
 
     fn reconcile(&self, ctx: &Context, record: &DeploymentRecord) -> Result<Outcome, Failure> {
-        let mut run = Run::new(ctx, record);
+        let mut run = DeploymentRun::new(ctx, record);
         match run.state() {
             DeploymentState::Running => advance(&mut run),
             _ => Ok(finish(&mut run)),
@@ -48,7 +48,7 @@ impl Reconciler for DeploymentRecords {
     }
 
     fn cleanup(&self, ctx: &Context, record: &DeploymentRecord) -> Result<Outcome, Failure> {
-        let mut run = Run::new(ctx, record);
+        let mut run = DeploymentRun::new(ctx, record);
         let is_begun = run.status.phase.is_some();
         if is_begun && run.state() == DeploymentState::Running {
             run.end(
@@ -77,7 +77,7 @@ impl Reconciler for DeploymentRecords {
 
 /// Ends the attempts at what leaves nothing behind, after a time, with an event. Until then it is tried again even if it was
 /// denied.
-fn give_up(run: &Run, event: &str, result: Result<(), Failure>) -> Result<(), Failure> {
+fn give_up(run: &DeploymentRun, event: &str, result: Result<(), Failure>) -> Result<(), Failure> {
     let Err(failure) = result else { return Ok(()) };
     let deleted_at = run.record.metadata.deletion_timestamp.as_deref();
     let deleted_at = deleted_at.and_then(from_rfc3339).unwrap_or_default();
@@ -90,13 +90,13 @@ fn give_up(run: &Run, event: &str, result: Result<(), Failure>) -> Result<(), Fa
 
 /// Advances a running deployment as far as it gets. A heartbeat that is due is sent first, since what follows may wait for a server
 /// that hangs.
-fn advance(run: &mut Run) -> Result<Outcome, Failure> {
+fn advance(run: &mut DeploymentRun) -> Result<Outcome, Failure> {
     let heartbeat_due = heartbeat::send_due(run);
     let waiting = loop {
         let progress = match run.status.phase {
             None => {
                 run.enter(DeploymentPhase::Initializing, "Waiting for the settings.");
-                Ok(Progress::Next)
+                Ok(PhaseProgress::Next)
             }
             Some(DeploymentPhase::Initializing) => run.initialize(),
             Some(DeploymentPhase::Building) => build::advance(run),
@@ -104,9 +104,9 @@ fn advance(run: &mut Run) -> Result<Outcome, Failure> {
             Some(DeploymentPhase::Verifying) => verify::advance(run),
         };
         match progress {
-            Ok(Progress::Next) if run.state() == DeploymentState::Running => {}
-            Ok(Progress::Next) => return Ok(end(run)),
-            Ok(Progress::Wait { reason, message }) => {
+            Ok(PhaseProgress::Next) if run.state() == DeploymentState::Running => {}
+            Ok(PhaseProgress::Next) => return Ok(end(run)),
+            Ok(PhaseProgress::Wait { reason, message }) => {
                 run.status.phase_message = Some(message.clone());
                 break Condition::new_false("Ready", reason, message);
             }
@@ -136,13 +136,13 @@ fn advance(run: &mut Run) -> Result<Outcome, Failure> {
 }
 
 /// The outcome at the end of a deployment, which is written first: what follows may take several attempts.
-fn end(run: &Run) -> Outcome {
+fn end(run: &DeploymentRun) -> Outcome {
     Outcome::after(1).with(run.ready_condition()).status(&run.status)
 }
 
 /// Follows a deployment that has ended: withdraws what it has started, sends the last heartbeat, and counts the time to live. None
 /// of these waits for another.
-fn finish(run: &mut Run) -> Outcome {
+fn finish(run: &mut DeploymentRun) -> Outcome {
     let build = build::withdraw(run);
     let sync = sync::withdraw(run);
     let withdrawn = build.and(sync);
@@ -175,7 +175,7 @@ fn describe_attempt(kind: &str, result: Result<(), Failure>, done: &str) -> Cond
 }
 
 /// Counts the time to live of a deployment that has ended, and cleans up when it has.
-fn count_time(run: &mut Run) -> Outcome {
+fn count_time(run: &mut DeploymentRun) -> Outcome {
     let start = run
         .status
         .completion_time

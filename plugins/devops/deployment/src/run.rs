@@ -16,7 +16,7 @@ const SYNC_TIMEOUT_SECONDS: i64 = 600;
 const VERIFY_TIMEOUT_SECONDS: i64 = 600;
 
 /// One reconcile of a deployment.
-pub struct Run<'a> {
+pub struct DeploymentRun<'a> {
     pub ctx: &'a Context<'a>,
     pub record: &'a DeploymentRecord,
     /// Start of the reconcile in milliseconds since the Unix epoch. What it has read is not older.
@@ -26,21 +26,21 @@ pub struct Run<'a> {
 }
 
 /// Result of a look at a phase.
-pub enum Progress {
+pub enum PhaseProgress {
     /// The phase has ended, or the deployment.
     Next,
     /// Something else is waited for.
     Wait { reason: &'static str, message: String },
 }
 
-impl Progress {
+impl PhaseProgress {
     pub fn wait(reason: &'static str, message: impl Into<String>) -> Self {
         let message = message.into();
         Self::Wait { reason, message }
     }
 }
 
-impl<'a> Run<'a> {
+impl<'a> DeploymentRun<'a> {
     pub fn new(ctx: &'a Context<'a>, record: &'a DeploymentRecord) -> Self {
         Self {
             ctx,
@@ -85,13 +85,13 @@ impl<'a> Run<'a> {
     }
 
     /// Ends the deployment as failed.
-    pub fn fail(&mut self, message: &str) -> Result<Progress, Failure> {
+    pub fn fail(&mut self, message: &str) -> Result<PhaseProgress, Failure> {
         self.end(DeploymentState::Failed, message);
-        Ok(Progress::Next)
+        Ok(PhaseProgress::Next)
     }
 
     /// Waits for the settings, and finds the application among them.
-    pub fn initialize(&mut self) -> Result<Progress, Failure> {
+    pub fn initialize(&mut self) -> Result<PhaseProgress, Failure> {
         let namespace = self.record.namespace();
         if let Some(build) = &self.record.spec.build {
             self.ctx
@@ -101,7 +101,7 @@ impl<'a> Run<'a> {
         let sync = &self.record.spec.sync;
         let Some(setting) = self.argo_setting()? else {
             let message = format!("ArgoSetting {} does not exist.", sync.setting_ref.name);
-            return Ok(Progress::wait("ArgoSettingNotReady", message));
+            return Ok(PhaseProgress::wait("ArgoSettingNotReady", message));
         };
         if !setting
             .spec
@@ -120,7 +120,7 @@ impl<'a> Run<'a> {
         } else {
             self.enter(DeploymentPhase::Deploying, "Starting the sync.");
         }
-        Ok(Progress::Next)
+        Ok(PhaseProgress::Next)
     }
 
     /// The ArgoSetting; none if it does not exist. It need not be Ready, which another application of it may prevent.

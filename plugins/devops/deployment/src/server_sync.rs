@@ -4,12 +4,13 @@
 
 use devops_api::{ArgoSetting, DeploymentPhase, SyncStatus, argo_upstream};
 use devops_argo_client::{
-    ApplicationKey, ArgoServer, Progress as Operation, Sync, SyncStart, find_progress, operation_start,
+    ApplicationKey, ArgoServer, OperationProgress as Operation, Sync, SyncStart, find_progress,
+    operation_start,
 };
 use ostler_sdk::{prelude::*, serde_json::Value};
 
 use crate::{
-    run::{Progress, Run},
+    run::{DeploymentRun, PhaseProgress},
     settle::has_settled,
     sync::{INFO_NAME, WAITING_FOR_HEALTH, follow_history},
 };
@@ -23,7 +24,7 @@ pub struct ServerApplication<'a> {
 
 impl<'a> ServerApplication<'a> {
     /// The application of a deployment; none if the setting does not have it.
-    pub fn of(run: &Run<'a>, setting: &ArgoSetting) -> Option<Self> {
+    pub fn of(run: &DeploymentRun<'a>, setting: &ArgoSetting) -> Option<Self> {
         let name = &run.record.spec.sync.application;
         let application = setting.spec.applications.iter().find(|a| a.name == *name)?;
         Some(Self {
@@ -46,7 +47,7 @@ impl<'a> ServerApplication<'a> {
     }
 
     /// Advances the sync.
-    pub fn advance(&self, run: &mut Run, live: &Value) -> Result<Progress, Failure> {
+    pub fn advance(&self, run: &mut DeploymentRun, live: &Value) -> Result<PhaseProgress, Failure> {
         let mut sync = run.status.sync.clone().unwrap_or_default();
         let Some(id) = sync.operation_id.clone() else {
             return self.start(run, live);
@@ -68,7 +69,7 @@ impl<'a> ServerApplication<'a> {
                 });
                 let message = live["status"]["operationState"]["message"].as_str();
                 let message = ["Argo CD syncs. ", message.unwrap_or_default()].concat();
-                Ok(Progress::wait("SyncRunning", message.trim_end()))
+                Ok(PhaseProgress::wait("SyncRunning", message.trim_end()))
             }
             Operation::Ended {
                 phase,
@@ -87,7 +88,7 @@ impl<'a> ServerApplication<'a> {
                     return run.fail(&format!("The sync ended with {phase}: {message}"));
                 }
                 run.enter(DeploymentPhase::Verifying, WAITING_FOR_HEALTH);
-                Ok(Progress::Next)
+                Ok(PhaseProgress::Next)
             }
             // The history names the account, which other syncs have, too: only one that was seen to run is recognized.
             Operation::Unseen | Operation::Replaced => {
@@ -101,20 +102,20 @@ impl<'a> ServerApplication<'a> {
     }
 
     /// Sends an attempt again that was recorded, when the lost request cannot be carried out any more.
-    fn restart(&self, run: &mut Run, live: &Value) -> Result<Progress, Failure> {
+    fn restart(&self, run: &mut DeploymentRun, live: &Value) -> Result<PhaseProgress, Failure> {
         if is_settled(run)? {
             return self.start(run, live);
         }
         let message = "It is not known yet whether the sync was started.";
-        Ok(Progress::wait("SyncUnknown", message))
+        Ok(PhaseProgress::wait("SyncUnknown", message))
     }
 
     /// Records the attempt, and starts the operation when the slot is free.
-    fn start(&self, run: &mut Run, live: &Value) -> Result<Progress, Failure> {
+    fn start(&self, run: &mut DeploymentRun, live: &Value) -> Result<PhaseProgress, Failure> {
         let phase = live["status"]["operationState"]["phase"].as_str();
         if live["operation"].is_object() || matches!(phase, Some("Running" | "Terminating")) {
             let message = "Waiting for Argo CD to end another operation of the application.";
-            return Ok(Progress::wait("OperationInProgress", message));
+            return Ok(PhaseProgress::wait("OperationInProgress", message));
         }
         let id = &run.record.metadata.uid;
         run.status.sync = Some(SyncStatus {
@@ -138,7 +139,7 @@ impl<'a> ServerApplication<'a> {
                     sync.started = true;
                 }
                 let message = "Argo CD is about to take the operation.";
-                return Ok(Progress::wait("SyncRunning", message));
+                return Ok(PhaseProgress::wait("SyncRunning", message));
             }
             SyncStart::Refused(message) => {
                 return run.fail(&["Argo CD refuses the sync: ", &message].concat());
@@ -148,11 +149,11 @@ impl<'a> ServerApplication<'a> {
         };
         // Nothing was written.
         run.status.sync = None;
-        Ok(Progress::wait(reason, message))
+        Ok(PhaseProgress::wait(reason, message))
     }
 
     /// Terminates the operation of a deployment that has ended before it.
-    pub fn withdraw(&self, run: &mut Run, live: &Value, sync: &SyncStatus) -> Result<(), Failure> {
+    pub fn withdraw(&self, run: &mut DeploymentRun, live: &Value, sync: &SyncStatus) -> Result<(), Failure> {
         let id = sync.operation_id.as_deref().unwrap_or_default();
         match find_progress(live, (INFO_NAME, id), sync.previous_start_time.as_deref()) {
             Operation::Running => self.argo.terminate_operation(self.key()).map(|_| ()),
@@ -166,7 +167,7 @@ impl<'a> ServerApplication<'a> {
 }
 
 /// Returns whether a request for a sync without an answer will not be carried out any more.
-fn is_settled(run: &mut Run) -> Result<bool, Failure> {
+fn is_settled(run: &mut DeploymentRun) -> Result<bool, Failure> {
     let sync = run.status.sync.get_or_insert_default();
     has_settled(run.ctx, run.began_at, &mut sync.searched_at)
 }

@@ -7,7 +7,7 @@ use devops_argo_client::{build_termination, find_deployed, operation_start, unch
 use ostler_sdk::{ObjectRef, prelude::*, serde_json::Value};
 
 use crate::{
-    run::{Progress, Run},
+    run::{DeploymentRun, PhaseProgress},
     server_sync::ServerApplication,
 };
 
@@ -32,7 +32,7 @@ pub struct Application<'a> {
 
 impl<'a> Application<'a> {
     /// Finds the application; none if it or the ArgoSetting does not exist.
-    pub fn find(run: &Run<'a>) -> Result<Option<Self>, Failure> {
+    pub fn find(run: &DeploymentRun<'a>) -> Result<Option<Self>, Failure> {
         let Some(setting) = run.argo_setting()? else {
             return Ok(None);
         };
@@ -95,7 +95,7 @@ impl<'a> Application<'a> {
     }
 
     /// Ends the operation with this ID, if it is in the slot.
-    fn terminate(&self, run: &Run, id: &str) -> Result<(), Failure> {
+    fn terminate(&self, run: &DeploymentRun, id: &str) -> Result<(), Failure> {
         let is_own = match self.operation_text("phase") {
             Some("Running" | "Terminating") => self.shows(id),
             _ => Self::is_operation(&self.object["operation"], id),
@@ -118,20 +118,20 @@ impl<'a> Application<'a> {
 }
 
 /// Advances the sync.
-pub fn advance(run: &mut Run) -> Result<Progress, Failure> {
+pub fn advance(run: &mut DeploymentRun) -> Result<PhaseProgress, Failure> {
     let Some(application) = Application::find(run)? else {
         let message = format!(
             "Waiting for the application {}.",
             run.record.spec.sync.application
         );
-        return Ok(Progress::wait("ApplicationMissing", message));
+        return Ok(PhaseProgress::wait("ApplicationMissing", message));
     };
     if !application.object["metadata"]["deletionTimestamp"].is_null() {
         let message = format!(
             "The application {} is being deleted.",
             run.record.spec.sync.application
         );
-        return Ok(Progress::wait("ApplicationMissing", message));
+        return Ok(PhaseProgress::wait("ApplicationMissing", message));
     }
     if let Some(server) = &application.server {
         return server.advance(run, &application.object);
@@ -147,10 +147,10 @@ pub fn advance(run: &mut Run) -> Result<Progress, Failure> {
 }
 
 /// Starts the operation when the slot is free.
-fn start(run: &mut Run, application: &Application) -> Result<Progress, Failure> {
+fn start(run: &mut DeploymentRun, application: &Application) -> Result<PhaseProgress, Failure> {
     if application.has_operation() {
         let message = "Waiting for Argo CD to end another operation of the application.";
-        return Ok(Progress::wait("OperationInProgress", message));
+        return Ok(PhaseProgress::wait("OperationInProgress", message));
     }
     run.status.sync = Some(SyncStatus {
         operation_id: Some(run.record.metadata.uid.clone()),
@@ -164,7 +164,11 @@ fn start(run: &mut Run, application: &Application) -> Result<Progress, Failure> 
 
 /// Continues after an attempt that was recorded and has not been written. On the same version it may still be: it is sent
 /// again, and the version lets one of both through. On another version it never can be.
-fn restart(run: &mut Run, application: &Application, sync: &SyncStatus) -> Result<Progress, Failure> {
+fn restart(
+    run: &mut DeploymentRun,
+    application: &Application,
+    sync: &SyncStatus,
+) -> Result<PhaseProgress, Failure> {
     let is_same = sync.application_uid.as_deref() == Some(&*application.text("uid"))
         && sync.resource_version.as_deref() == Some(&*application.text("resourceVersion"));
     if is_same && !application.has_operation() {
@@ -175,7 +179,7 @@ fn restart(run: &mut Run, application: &Application, sync: &SyncStatus) -> Resul
 
 /// Writes the operation. Argo CD merges what it does not name from the last one, unless the state of that is removed in the
 /// same write.
-fn send(run: &mut Run, application: &Application) -> Result<Progress, Failure> {
+fn send(run: &mut DeploymentRun, application: &Application) -> Result<PhaseProgress, Failure> {
     let id = &run.record.metadata.uid;
     let spec = &run.record.spec.sync;
     let mut listed = application.listed_operations();
@@ -206,13 +210,13 @@ fn send(run: &mut Run, application: &Application) -> Result<Progress, Failure> {
             if let Some(sync) = &mut run.status.sync {
                 sync.started = true;
             }
-            Ok(Progress::wait(
+            Ok(PhaseProgress::wait(
                 "SyncRunning",
                 "Argo CD is about to take the operation.",
             ))
         }
         // Argo CD has written its state meanwhile. The next reconcile, which that causes, takes its version.
-        Err(Error::Conflict(_)) => Ok(Progress::wait(
+        Err(Error::Conflict(_)) => Ok(PhaseProgress::wait(
             "SyncRunning",
             "The application has changed: once more.",
         )),
@@ -227,11 +231,11 @@ fn initiator(id: &str) -> String {
 
 /// Follows the operation to its end.
 fn follow(
-    run: &mut Run,
+    run: &mut DeploymentRun,
     application: &Application,
     sync: &SyncStatus,
     id: &str,
-) -> Result<Progress, Failure> {
+) -> Result<PhaseProgress, Failure> {
     let sync = SyncStatus {
         started: true,
         ..sync.clone()
@@ -242,7 +246,7 @@ fn follow(
         run.status.sync = Some(sync);
         if is_stale || Application::is_operation(&application.object["operation"], id) {
             let message = "Argo CD is about to take the operation.";
-            return Ok(Progress::wait("SyncRunning", message));
+            return Ok(PhaseProgress::wait("SyncRunning", message));
         }
         let initiator = initiator(id);
         return follow_history(run, &application.object, |entry| {
@@ -263,28 +267,28 @@ fn follow(
     // Phase and message of the last operation stay until the field `operation` is taken and removed.
     let is_final = matches!(phase, "Succeeded" | "Failed" | "Error") && !application.has_operation();
     if !is_final {
-        return Ok(Progress::wait(
+        return Ok(PhaseProgress::wait(
             "SyncRunning",
             format!("Argo CD syncs. {message}").trim_end(),
         ));
     }
     if phase == "Succeeded" {
         run.enter(DeploymentPhase::Verifying, WAITING_FOR_HEALTH);
-        return Ok(Progress::Next);
+        return Ok(PhaseProgress::Next);
     }
     run.fail(&format!("The sync ended with {phase}: {message}"))
 }
 
 /// Ends the sync by the history of the application, since another operation has taken the slot. It may have succeeded before.
 pub fn follow_history(
-    run: &mut Run,
+    run: &mut DeploymentRun,
     application: &Value,
     is_own: impl Fn(&Value) -> bool,
-) -> Result<Progress, Failure> {
+) -> Result<PhaseProgress, Failure> {
     let Some(entry) = find_deployed(application, is_own) else {
         let message = "Another operation has replaced the sync.";
         run.end(DeploymentState::Terminated, message);
-        return Ok(Progress::Next);
+        return Ok(PhaseProgress::Next);
     };
     let text = |field: &str| entry[field].as_str().map(str::to_owned);
     run.status.sync = Some(SyncStatus {
@@ -294,12 +298,12 @@ pub fn follow_history(
         ..run.status.sync.clone().unwrap_or_default()
     });
     run.enter(DeploymentPhase::Verifying, WAITING_FOR_HEALTH);
-    Ok(Progress::Next)
+    Ok(PhaseProgress::Next)
 }
 
 /// Ends the operation of a deployment that has ended before it: one that Argo CD has not taken yet is removed, since it would be
 /// carried out later.
-pub fn withdraw(run: &mut Run) -> Result<(), Failure> {
+pub fn withdraw(run: &mut DeploymentRun) -> Result<(), Failure> {
     let Some(sync) = run.status.sync.clone() else {
         return Ok(());
     };

@@ -4,12 +4,12 @@ use devops_api::{DeploymentState, IngressResourceSpec, SyncStatus};
 use ostler_sdk::{ApplyOptions, ConditionStatus, from_rfc3339, prelude::*, serde_json::Value};
 
 use crate::{
-    run::{Progress, Run},
+    run::{DeploymentRun, PhaseProgress},
     sync::Application,
 };
 
 /// Advances the verification.
-pub fn advance(run: &mut Run) -> Result<Progress, Failure> {
+pub fn advance(run: &mut DeploymentRun) -> Result<PhaseProgress, Failure> {
     let Some(application) = Application::find(run)? else {
         let message = format!(
             "The application {} was deleted.",
@@ -23,15 +23,15 @@ pub fn advance(run: &mut Run) -> Result<Progress, Failure> {
         let message =
             format!("Another operation has deployed revision {revision} before this one was verified.");
         run.end(DeploymentState::Terminated, &message);
-        return Ok(Progress::Next);
+        return Ok(PhaseProgress::Next);
     }
     let finished = sync.finish_time.as_deref();
     if let Some(message) = find_obstacle(&application.object["status"], finished) {
-        return Ok(Progress::wait("ApplicationNotHealthy", message));
+        return Ok(PhaseProgress::wait("ApplicationNotHealthy", message));
     }
     if run.record.spec.ingress.is_some() {
         match apply_ingress(run)? {
-            Progress::Next => {}
+            PhaseProgress::Next => {}
             waiting => return Ok(waiting),
         }
     }
@@ -42,7 +42,7 @@ pub fn advance(run: &mut Run) -> Result<Progress, Failure> {
         };
         run.end(DeploymentState::Success, &message);
     }
-    Ok(Progress::Next)
+    Ok(PhaseProgress::Next)
 }
 
 /// The revision that has been deployed since the sync, if it is another one. What would be verified is that one.
@@ -81,7 +81,7 @@ fn find_obstacle(status: &Value, finished: Option<&str>) -> Option<String> {
 }
 
 /// Applies the IngressResource, and waits for it.
-fn apply_ingress(run: &mut Run) -> Result<Progress, Failure> {
+fn apply_ingress(run: &mut DeploymentRun) -> Result<PhaseProgress, Failure> {
     let (namespace, name) = (run.record.namespace(), run.record.name());
     let reference = IngressResourceSpec::reference(namespace, name);
     let live = run.ctx.get_json(&reference).reason("IngressNotReady")?;
@@ -109,18 +109,18 @@ fn apply_ingress(run: &mut Run) -> Result<Progress, Failure> {
     {
         Ok(ready) => {
             run.status.url = ready["status"]["url"].as_str().map(Into::into);
-            Ok(Progress::Next)
+            Ok(PhaseProgress::Next)
         }
         Err(Error::NotReady(not_ready)) => {
             let message = Error::NotReady(not_ready).text();
-            Ok(Progress::wait("IngressNotReady", message))
+            Ok(PhaseProgress::wait("IngressNotReady", message))
         }
         Err(error) => Err(error).reason("IngressNotReady"),
     }
 }
 
 /// Returns whether the record owns an object.
-pub fn is_owned(run: &Run, object: &Value) -> bool {
+pub fn is_owned(run: &DeploymentRun, object: &Value) -> bool {
     let owners = object["metadata"]["ownerReferences"].as_array();
     owners.is_some_and(|owners| {
         owners

@@ -30,7 +30,7 @@ const DEFAULT_TTL_SECONDS: i64 = 10_800;
 
 /// The configuration of the plugin.
 #[api]
-pub struct Config {
+pub struct EventsConfig {
     /// Namespace of the objects of an event that names none.
     pub namespace: Option<String>,
     /// Where the heartbeats of deployments are published to; without it, none are.
@@ -38,11 +38,11 @@ pub struct Config {
 }
 
 /// Handles events.
-pub struct Events;
+pub struct EventHandler;
 
-impl MessageHandler for Events {
+impl MessageHandler for EventHandler {
     fn handle(&self, ctx: &Context, delivery: &Delivery) -> Result<Disposition, Error> {
-        let config: Config = ctx.config().map_err(|failure| Error::Invalid(failure.message))?;
+        let config: EventsConfig = ctx.config().map_err(|failure| Error::Invalid(failure.message))?;
         let object = match read(delivery, &config) {
             Ok(object) => object,
             Err(reason) => return Ok(Disposition::Reject(reason)),
@@ -69,7 +69,7 @@ struct Desired {
 }
 
 /// Reads an event. The error is the reason of its rejection.
-fn read(delivery: &Delivery, config: &Config) -> Result<Desired, String> {
+fn read(delivery: &Delivery, config: &EventsConfig) -> Result<Desired, String> {
     if delivery.body.len() > MAX_BODY_BYTES {
         let bytes = delivery.body.len();
         return Err(format!("The body has {bytes} bytes, more than {MAX_BODY_BYTES}."));
@@ -93,7 +93,7 @@ fn read(delivery: &Delivery, config: &Config) -> Result<Desired, String> {
     }
 }
 
-fn read_project(event: DevOpsInitialize, config: &Config) -> Result<Desired, String> {
+fn read_project(event: DevOpsInitialize, config: &EventsConfig) -> Result<Desired, String> {
     check_name("id", &event.id)?;
     check_name("project", &event.project)?;
     let namespace = choose_namespace(event.namespace, config)?;
@@ -105,7 +105,7 @@ fn read_project(event: DevOpsInitialize, config: &Config) -> Result<Desired, Str
     ))
 }
 
-fn read_deployment(event: DevOpsReconcile, config: &Config) -> Result<Desired, String> {
+fn read_deployment(event: DevOpsReconcile, config: &EventsConfig) -> Result<Desired, String> {
     check_name("id", &event.id)?;
     check_name("project", &event.project)?;
     check_name("environment", &event.environment)?;
@@ -143,7 +143,7 @@ fn read_deployment(event: DevOpsReconcile, config: &Config) -> Result<Desired, S
     ))
 }
 
-fn build<S: Resource>(namespace: String, name: String, id: String, spec: &impl Serialize) -> Desired {
+fn build<S: KindSpec>(namespace: String, name: String, id: String, spec: &impl Serialize) -> Desired {
     Desired {
         api_version: S::gvk().api_version(),
         kind: S::KIND,
@@ -154,7 +154,7 @@ fn build<S: Resource>(namespace: String, name: String, id: String, spec: &impl S
     }
 }
 
-fn choose_namespace(namespace: Option<String>, config: &Config) -> Result<String, String> {
+fn choose_namespace(namespace: Option<String>, config: &EventsConfig) -> Result<String, String> {
     let namespace = namespace.or_else(|| config.namespace.clone());
     let missing = "The event has no namespace, and the configuration of the plugin has none either.";
     let namespace = namespace.ok_or(missing)?;
@@ -234,4 +234,4 @@ fn write(ctx: &Context, object: &Desired) -> Result<(), Error> {
     }
 }
 
-ostler_sdk::plugin!(messages = Events);
+ostler_sdk::plugin!(messages = EventHandler);

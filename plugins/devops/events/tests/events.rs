@@ -1,7 +1,7 @@
 //! Tests of the message handler against the in-memory host of the SDK.
 
-use devops_events::Events;
-use ostler_sdk::mock::Host;
+use devops_events::EventHandler;
+use ostler_sdk::mock::MockHost;
 use ostler_sdk::serde_json::{Value, json, to_vec};
 use ostler_sdk::{
     Delivery, Disposition, Error, HeaderValue, MessageHeader, MessageProperties, UpstreamRef, gvk,
@@ -36,12 +36,12 @@ fn project() -> Value {
     }})
 }
 
-fn object(host: &Host, kind: &str, name: &str) -> Option<Value> {
+fn object(host: &MockHost, kind: &str, name: &str) -> Option<Value> {
     host.object(&gvk("devops.ostler.dev", "v1alpha1", kind).named("teams", name))
 }
 
-fn rejection(host: &Host, delivery: &Delivery) -> String {
-    match host.handle(&Events, delivery) {
+fn rejection(host: &MockHost, delivery: &Delivery) -> String {
+    match host.handle(&EventHandler, delivery) {
         Ok(Disposition::Reject(reason)) => reason,
         other => panic!("not rejected: {other:?}"),
     }
@@ -49,11 +49,11 @@ fn rejection(host: &Host, delivery: &Delivery) -> String {
 
 #[test]
 fn reconcile_event_becomes_the_deployment_of_its_id() {
-    let host = Host::new();
+    let host = MockHost::new();
     let heartbeat =
         json!({ "upstreamRef": { "name": "rabbit" }, "exchange": "", "routingKey": "heartbeats" });
     host.set_config(json!({ "heartbeat": heartbeat }));
-    let handled = host.handle(&Events, &delivery("DevOpsReconcile", &deployment()));
+    let handled = host.handle(&EventHandler, &delivery("DevOpsReconcile", &deployment()));
     assert!(matches!(handled, Ok(Disposition::Ack)), "{handled:?}");
     let record = object(&host, "DeploymentRecord", "d-1").expect("created");
     assert_eq!(record["metadata"]["labels"]["devops.ostler.dev/event-id"], "d-1");
@@ -80,11 +80,11 @@ fn reconcile_event_becomes_the_deployment_of_its_id() {
 
 #[test]
 fn initialize_event_becomes_a_project() {
-    let host = Host::new();
+    let host = MockHost::new();
     host.set_config(json!({ "namespace": "teams" }));
     let mut event = project();
     event.as_object_mut().expect("an event").remove("namespace");
-    let handled = host.handle(&Events, &delivery("DevOpsInitialize", &event));
+    let handled = host.handle(&EventHandler, &delivery("DevOpsInitialize", &event));
     assert!(matches!(handled, Ok(Disposition::Ack)), "{handled:?}");
     let created = object(&host, "DevOpsProject", "shop").expect("created");
     assert_eq!(created["spec"]["git"]["url"], "https://git.example.com/shop.git");
@@ -92,14 +92,14 @@ fn initialize_event_becomes_a_project() {
 
 #[test]
 fn redelivered_deployment_changes_nothing() {
-    let host = Host::new();
+    let host = MockHost::new();
     let first = delivery("DevOpsReconcile", &deployment());
-    host.handle(&Events, &first).expect("is handled");
+    host.handle(&EventHandler, &first).expect("is handled");
     let mut changed = deployment();
     changed["environment"] = "beta".into();
     host.forget();
     for again in [first, delivery("DevOpsReconcile", &changed)] {
-        let handled = host.handle(&Events, &again);
+        let handled = host.handle(&EventHandler, &again);
         assert!(matches!(handled, Ok(Disposition::Ack)), "{handled:?}");
     }
     assert!(host.writes().is_empty());
@@ -111,7 +111,7 @@ fn redelivered_deployment_changes_nothing() {
 
 #[test]
 fn initialize_event_with_another_spec_updates_the_project() {
-    let host = Host::new();
+    let host = MockHost::new();
     let mut event = project();
     for (id, url) in [
         ("p-1", "https://git.example.com/shop.git"),
@@ -119,7 +119,7 @@ fn initialize_event_with_another_spec_updates_the_project() {
     ] {
         event["id"] = id.into();
         event["spec"]["git"]["url"] = url.into();
-        let handled = host.handle(&Events, &delivery("DevOpsInitialize", &event));
+        let handled = host.handle(&EventHandler, &delivery("DevOpsInitialize", &event));
         assert!(matches!(handled, Ok(Disposition::Ack)), "{handled:?}");
         let project = object(&host, "DevOpsProject", "shop").expect("applied");
         assert_eq!(project["spec"]["git"]["url"], url);
@@ -140,7 +140,7 @@ fn initialize_event_with_another_spec_updates_the_project() {
 
 #[test]
 fn events_that_can_never_be_handled_are_rejected_with_the_reason() {
-    let host = Host::new();
+    let host = MockHost::new();
     let change = |field: &str, value: Value| {
         let mut event = deployment();
         event[field] = value;
@@ -181,12 +181,12 @@ fn events_that_can_never_be_handled_are_rejected_with_the_reason() {
 
 #[test]
 fn missing_permission_and_configuration_lose_no_event() {
-    let host = Host::new();
+    let host = MockHost::new();
     host.deny("kubernetes.create");
-    let denied = host.handle(&Events, &delivery("DevOpsReconcile", &deployment()));
+    let denied = host.handle(&EventHandler, &delivery("DevOpsReconcile", &deployment()));
     assert!(matches!(denied, Err(Error::Denied(_))), "{denied:?}");
-    let host = Host::new();
+    let host = MockHost::new();
     host.set_config(json!({ "namespace": 5 }));
-    let invalid = host.handle(&Events, &delivery("DevOpsReconcile", &deployment()));
+    let invalid = host.handle(&EventHandler, &delivery("DevOpsReconcile", &deployment()));
     assert!(matches!(invalid, Err(Error::Invalid(_))), "{invalid:?}");
 }

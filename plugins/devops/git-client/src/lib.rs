@@ -9,8 +9,8 @@ pub mod pack;
 pub mod packet;
 
 use ostler_sdk::{Failure, Response, ResultExt, Upstream};
-use pack::{Object, ObjectKind};
-pub use packet::{Capabilities, Reference};
+use pack::{ObjectKind, PackObject};
+pub use packet::{GitReference, ServerCapabilities};
 
 /// Path of the advertisement below the URL of a repository.
 pub const ADVERTISEMENT_PATH: &str = "/info/refs?service=git-upload-pack";
@@ -33,21 +33,21 @@ const MAX_PATH_COMPONENTS: usize = 16;
 ///
 /// # Errors
 /// `AuthenticationFailed`, `RepositoryNotFound` or `NotAGitRepository`; the server is unreachable or too old.
-pub fn read_capabilities(repository: &Upstream) -> Result<Capabilities, Failure> {
+pub fn read_capabilities(repository: &Upstream) -> Result<ServerCapabilities, Failure> {
     let request = repository.get(ADVERTISEMENT_PATH);
     let response = request
         .header(PROTOCOL_HEADER.0, PROTOCOL_HEADER.1)
         .send()
         .reason("GitFailed")?;
     check_response(&response, ADVERTISEMENT_TYPE)?;
-    Capabilities::parse(response.bytes()).map_err(unsupported)
+    ServerCapabilities::parse(response.bytes()).map_err(unsupported)
 }
 
 /// Lists the references whose names begin with one of the prefixes, tags with the commits that they point to.
 ///
 /// # Errors
 /// As [`read_capabilities`].
-pub fn list_references(repository: &Upstream, prefixes: &[&str]) -> Result<Vec<Reference>, Failure> {
+pub fn list_references(repository: &Upstream, prefixes: &[&str]) -> Result<Vec<GitReference>, Failure> {
     let response = send_command(repository, packet::list_command(prefixes))?;
     packet::parse_references(&response).map_err(broken)
 }
@@ -133,7 +133,7 @@ fn find_entry(
     }
 }
 
-fn fetch(repository: &Upstream, id: &str, kind: ObjectKind) -> Result<Object, Failure> {
+fn fetch(repository: &Upstream, id: &str, kind: ObjectKind) -> Result<PackObject, Failure> {
     let response = send_command(repository, packet::fetch_command(id, kind == ObjectKind::Commit))?;
     let pack = packet::parse_pack(&response).map_err(broken)?;
     let object = pack::parse_single(&pack).map_err(broken)?;

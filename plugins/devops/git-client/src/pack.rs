@@ -40,7 +40,7 @@ impl ObjectKind {
 
 /// An object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Object {
+pub struct PackObject {
     /// Its kind.
     pub kind: ObjectKind,
     /// Its content.
@@ -51,7 +51,7 @@ pub struct Object {
 ///
 /// # Errors
 /// The pack is malformed, has another number of objects, or one that is too large.
-pub fn parse_single(pack: &[u8]) -> Result<Object, String> {
+pub fn parse_single(pack: &[u8]) -> Result<PackObject, String> {
     let malformed = || "the pack is malformed".to_owned();
     let rest = pack
         .strip_prefix(SINGLE_HEADER)
@@ -85,7 +85,7 @@ pub fn parse_single(pack: &[u8]) -> Result<Object, String> {
     if data.len() as u64 != size {
         return Err(malformed());
     }
-    Ok(Object { kind, data })
+    Ok(PackObject { kind, data })
 }
 
 /// The id of a commit's tree.

@@ -17,12 +17,12 @@ enum Packet<'a> {
 
 /// What a server can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Capabilities {
+pub struct ServerCapabilities {
     /// It leaves out objects that a filter names.
     pub can_filter: bool,
 }
 
-impl Capabilities {
+impl ServerCapabilities {
     /// Parses an advertisement.
     ///
     /// # Errors
@@ -51,7 +51,7 @@ impl Capabilities {
 
 /// A reference.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reference {
+pub struct GitReference {
     /// Its full name, such as `refs/heads/main`.
     pub name: String,
     /// The object that it names.
@@ -62,7 +62,7 @@ pub struct Reference {
     pub target: Option<String>,
 }
 
-impl Reference {
+impl GitReference {
     /// The commit.
     #[must_use]
     pub fn commit(&self) -> &str {
@@ -115,7 +115,7 @@ fn push_line(command: &mut Vec<u8>, line: &str) {
 ///
 /// # Errors
 /// The response is malformed, or the server's error.
-pub fn parse_references(body: &[u8]) -> Result<Vec<Reference>, String> {
+pub fn parse_references(body: &[u8]) -> Result<Vec<GitReference>, String> {
     let mut references = Vec::new();
     for packet in Packets(body) {
         let Packet::Line(line) = packet? else { continue };
@@ -128,7 +128,7 @@ pub fn parse_references(body: &[u8]) -> Result<Vec<Reference>, String> {
             }
             return Err("a reference is malformed".into());
         };
-        let mut reference = Reference {
+        let mut reference = GitReference {
             name: name.to_owned(),
             id: id.to_owned(),
             peeled: None,
@@ -263,16 +263,19 @@ mod tests {
             "object-format=sha1",
         ];
         assert_eq!(
-            Capabilities::parse(&message(&full)),
-            Ok(Capabilities { can_filter: true })
+            ServerCapabilities::parse(&message(&full)),
+            Ok(ServerCapabilities { can_filter: true })
         );
-        let bare = Capabilities::parse(&message(&["version 2", "fetch=shallow"]));
-        assert_eq!(bare, Ok(Capabilities { can_filter: false }));
+        let bare = ServerCapabilities::parse(&message(&["version 2", "fetch=shallow"]));
+        assert_eq!(bare, Ok(ServerCapabilities { can_filter: false }));
         let first = message(&["# service=git-upload-pack"]);
         let both = [first, message(&full)].concat();
-        assert_eq!(Capabilities::parse(&both), Ok(Capabilities { can_filter: true }));
+        assert_eq!(
+            ServerCapabilities::parse(&both),
+            Ok(ServerCapabilities { can_filter: true })
+        );
         for wrong in [&["version 1"][..], &[], &["version 2", "object-format=sha256"]] {
-            assert!(Capabilities::parse(&message(wrong)).is_err(), "{wrong:?}");
+            assert!(ServerCapabilities::parse(&message(wrong)).is_err(), "{wrong:?}");
         }
     }
 

@@ -1,8 +1,8 @@
 //! The commands against a real git server.
 
 use devops_git_client::{
-    ADVERTISEMENT_PATH, COMMAND_PATH, COMMAND_TYPE, Capabilities, PROTOCOL_HEADER, pack, pack::ObjectKind,
-    packet,
+    ADVERTISEMENT_PATH, COMMAND_PATH, COMMAND_TYPE, PROTOCOL_HEADER, ServerCapabilities, pack,
+    pack::ObjectKind, packet,
 };
 use devops_simulators::git::GitServer;
 
@@ -34,12 +34,12 @@ impl Client {
             .await
     }
 
-    async fn capabilities(&self) -> Capabilities {
+    async fn capabilities(&self) -> ServerCapabilities {
         let request = self.http.get(format!("{}{ADVERTISEMENT_PATH}", self.url));
-        Capabilities::parse(&self.send(request).await).expect("capabilities")
+        ServerCapabilities::parse(&self.send(request).await).expect("capabilities")
     }
 
-    async fn object(&self, id: &str, is_commit: bool) -> pack::Object {
+    async fn object(&self, id: &str, is_commit: bool) -> pack::PackObject {
         let body = self.command(packet::fetch_command(id, is_commit)).await;
         let pack = packet::parse_pack(&body).expect("a pack");
         pack::parse_single(&pack).expect("one object")

@@ -14,9 +14,9 @@ const POLL_INTERVAL_MS: u64 = 300_000;
 const TOKEN_USERNAME: &str = "oauth2";
 
 /// Reconciles GitCredentials.
-pub struct Credentials;
+pub struct CredentialsReconciler;
 
-impl Reconciler for Credentials {
+impl Reconciler for CredentialsReconciler {
     type Spec = GitCredentialsSpec;
 
     fn reconcile(&self, ctx: &Context, credentials: &GitCredentials) -> Result<Outcome, Failure> {
@@ -97,4 +97,4 @@ fn check(ctx: &Context, credentials: &GitCredentials) -> Result<Outcome, Failure
         .status(&status))
 }
 
-ostler_sdk::plugin!(Credentials);
+ostler_sdk::plugin!(CredentialsReconciler);

@@ -1,7 +1,7 @@
 //! Tests of the GitCredentials reconciler against the in-memory host of the SDK.
 
-use devops_git::Credentials;
-use ostler_sdk::mock::{Host, response};
+use devops_git::CredentialsReconciler;
+use ostler_sdk::mock::{MockHost, response};
 use ostler_sdk::serde_json::{Value, from_slice, json};
 use ostler_sdk::{Condition, ConditionStatus, Error, Failure, Next, Resolution, gvk};
 
@@ -24,20 +24,20 @@ fn lines(lines: &[&str]) -> String {
     lines.collect::<String>() + "0000"
 }
 
-fn answer_advertisement(host: &Host, lines_of: &[&str]) {
+fn answer_advertisement(host: &MockHost, lines_of: &[&str]) {
     let headers = [("content-type", "application/x-git-upload-pack-advertisement")];
     let answer = response(200, &headers, lines(lines_of));
     host.answers("GET", "/info/refs?service=git-upload-pack", [Ok(answer)]);
 }
 
-fn answer_references(host: &Host, lines_of: &[&str]) {
+fn answer_references(host: &MockHost, lines_of: &[&str]) {
     let headers = [("content-type", "application/x-git-upload-pack-result")];
     let answer = response(200, &headers, lines(lines_of));
     host.answers("POST", "/git-upload-pack", [Ok(answer)]);
 }
 
-fn healthy_host() -> Host {
-    let host = Host::new();
+fn healthy_host() -> MockHost {
+    let host = MockHost::new();
     answer_advertisement(
         &host,
         &[
@@ -56,14 +56,17 @@ fn condition(all: &[Condition], kind: &str) -> (ConditionStatus, String) {
     (found.status, found.reason.clone())
 }
 
-fn failure(host: &Host) -> Failure {
-    host.reconcile(&Credentials, &credentials()).expect_err("fails")
+fn failure(host: &MockHost) -> Failure {
+    host.reconcile(&CredentialsReconciler, &credentials())
+        .expect_err("fails")
 }
 
 #[test]
 fn readable_repository_is_ready_with_its_head() {
     let host = healthy_host();
-    let outcome = host.reconcile(&Credentials, &credentials()).expect("is ready");
+    let outcome = host
+        .reconcile(&CredentialsReconciler, &credentials())
+        .expect("is ready");
     assert_eq!(outcome.next, Next::Poll(Some(300_000)));
     for (kind, reason) in [
         ("Ready", "Ready"),
@@ -100,7 +103,7 @@ fn empty_repository_and_one_without_filters_are_ready() {
     answer_references(&host, &[]);
     let mut object = credentials();
     object["spec"] = json!({ "url": "http://127.0.0.1:1/app.git" });
-    let outcome = host.reconcile(&Credentials, &object).expect("is ready");
+    let outcome = host.reconcile(&CredentialsReconciler, &object).expect("is ready");
     let partial = condition(&outcome.conditions, "PartialClone");
     assert_eq!(partial, (ConditionStatus::False, "NotOffered".into()));
     let authenticated = condition(&outcome.conditions, "Authenticated");
@@ -126,7 +129,9 @@ fn unsafe_urls_are_refused_without_a_request() {
         let host = healthy_host();
         let mut object = credentials();
         object["spec"] = spec.clone();
-        let failure = host.reconcile(&Credentials, &object).expect_err("is invalid");
+        let failure = host
+            .reconcile(&CredentialsReconciler, &object)
+            .expect_err("is invalid");
         assert_eq!(
             (failure.reason.as_str(), failure.resolution),
             ("InvalidSpec", Resolution::Terminal),
@@ -207,7 +212,9 @@ fn suspended_object_sends_nothing() {
     let host = healthy_host();
     let mut object = credentials();
     object["spec"]["suspend"] = true.into();
-    let outcome = host.reconcile(&Credentials, &object).expect("is suspended");
+    let outcome = host
+        .reconcile(&CredentialsReconciler, &object)
+        .expect("is suspended");
     assert_eq!(
         condition(&outcome.conditions, "Ready"),
         (ConditionStatus::False, "Suspended".into())

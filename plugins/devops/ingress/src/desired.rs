@@ -3,7 +3,7 @@
 use devops_api::{IngressDns, IngressResource};
 use ostler_sdk::{prelude::*, serde_json::Value};
 
-use crate::part::Part;
+use crate::part::IngressPart;
 
 /// Name of the Secret with the certificate.
 pub fn secret_name(ingress: &IngressResource) -> String {
@@ -12,7 +12,7 @@ pub fn secret_name(ingress: &IngressResource) -> String {
     named.unwrap_or_else(|| format!("{}-tls", ingress.name()))
 }
 
-fn build_object(ingress: &IngressResource, part: &Part, spec: Value) -> Value {
+fn build_object(ingress: &IngressResource, part: &IngressPart, spec: Value) -> Value {
     let reference = part.reference(ingress);
     json!({
         "apiVersion": reference.gvk.api_version(),
@@ -47,7 +47,7 @@ impl Records {
 pub fn build_record(
     ingress: &IngressResource,
     dns: &IngressDns,
-    part: &Part,
+    part: &IngressPart,
     (kind, values): (&str, &[String]),
 ) -> Value {
     let mut spec = json!({
@@ -88,7 +88,7 @@ pub fn build_certificate(ingress: &IngressResource, secret: &str) -> Value {
         "dnsNames": [ingress.spec.host],
         "issuerRef": issuer,
     });
-    build_object(ingress, &Part::Certificate, spec)
+    build_object(ingress, &IngressPart::Certificate, spec)
 }
 
 /// Builds the Ingress.
@@ -107,7 +107,7 @@ pub fn build_ingress(ingress: &IngressResource) -> Value {
     if spec.certificate.is_some() {
         rules["tls"] = json!([{ "hosts": [spec.host], "secretName": secret_name(ingress) }]);
     }
-    let mut object = build_object(ingress, &Part::Ingress, rules);
+    let mut object = build_object(ingress, &IngressPart::Ingress, rules);
     if !spec.annotations.is_empty() {
         object["metadata"]["annotations"] = json!(spec.annotations);
     }

@@ -8,7 +8,7 @@ use ostler_sdk::{ConditionStatus, prelude::*};
 
 use crate::{
     desired::{Records, secret_name},
-    part::Part,
+    part::IngressPart,
 };
 
 /// Reconciles IngressResources.
@@ -33,7 +33,7 @@ impl Reconciler for IngressResources {
         let live = part::apply(
             ctx,
             ingress,
-            &Part::Ingress,
+            &IngressPart::Ingress,
             &desired::build_ingress(ingress),
             "ApplyFailed",
         )?;
@@ -59,7 +59,7 @@ impl Reconciler for IngressResources {
     }
 
     fn cleanup(&self, ctx: &Context, ingress: &IngressResource) -> Result<Outcome, Failure> {
-        for part in [Part::Ingress, Part::Dns, Part::DnsV6] {
+        for part in [IngressPart::Ingress, IngressPart::Dns, IngressPart::DnsV6] {
             delete_part(ctx, ingress, &part)?;
         }
         delete_certificate(ctx, ingress)?;
@@ -72,7 +72,7 @@ fn apply_dns(ctx: &Context, ingress: &IngressResource) -> Result<(), Failure> {
     let main = records.main.as_ref().map(|(kind, values)| (*kind, &values[..]));
     let v6 = (!records.v6.is_empty()).then_some(("AAAA", &records.v6[..]));
     let mut applied = Vec::new();
-    for (part, content) in [(Part::Dns, main), (Part::DnsV6, v6)] {
+    for (part, content) in [(IngressPart::Dns, main), (IngressPart::DnsV6, v6)] {
         let (Some(dns), Some(content)) = (&ingress.spec.dns, content) else {
             delete_part(ctx, ingress, &part)?;
             continue;
@@ -123,7 +123,7 @@ fn find_records(ctx: &Context, ingress: &IngressResource) -> Result<Records, Fai
 /// Claims the Secret of the certificate by creating it, so that neither cert-manager writes into one of another user, nor this
 /// object deletes it.
 fn claim_secret(ctx: &Context, ingress: &IngressResource, name: &str) -> Result<(), Failure> {
-    let part = Part::Secret(name.to_owned());
+    let part = IngressPart::Secret(name.to_owned());
     let reason = "CertificateNotReady";
     let live = ctx.get_metadata(&part.reference(ingress)).reason(reason)?;
     let is_claimed = match live {
@@ -155,12 +155,12 @@ fn apply_certificate(ctx: &Context, ingress: &IngressResource, secret: &str) -> 
     part::apply(
         ctx,
         ingress,
-        &Part::Certificate,
+        &IngressPart::Certificate,
         &certificate,
         "CertificateNotReady",
     )?;
     ctx.require_condition(
-        &Part::Certificate.reference(ingress),
+        &IngressPart::Certificate.reference(ingress),
         "Ready",
         ConditionStatus::True,
     )
@@ -169,14 +169,14 @@ fn apply_certificate(ctx: &Context, ingress: &IngressResource, secret: &str) -> 
 }
 
 /// Deletes a part that this object has made, and waits until it is gone.
-fn delete_part(ctx: &Context, ingress: &IngressResource, part: &Part) -> Result<(), Failure> {
+fn delete_part(ctx: &Context, ingress: &IngressResource, part: &IngressPart) -> Result<(), Failure> {
     if part::delete(ctx, ingress, part)? {
         return Ok(());
     }
     let reason = part.remaining_reason();
     // What a Secret contains is not read.
     let object = match part {
-        Part::Secret(_) => None,
+        IngressPart::Secret(_) => None,
         _ => ctx.get_json(&part.reference(ingress)).reason(reason)?,
     };
     let message = describe_deletion(part.kind(), &part.name(ingress), &object.unwrap_or_default());
@@ -185,9 +185,9 @@ fn delete_part(ctx: &Context, ingress: &IngressResource, part: &Part) -> Result<
 
 /// Deletes the certificate, and then its Secret, which cert-manager would write again, and leaves behind.
 fn delete_certificate(ctx: &Context, ingress: &IngressResource) -> Result<(), Failure> {
-    delete_part(ctx, ingress, &Part::Certificate)?;
+    delete_part(ctx, ingress, &IngressPart::Certificate)?;
     match &ingress.status.certificate_secret {
-        Some(secret) => delete_part(ctx, ingress, &Part::Secret(secret.clone())),
+        Some(secret) => delete_part(ctx, ingress, &IngressPart::Secret(secret.clone())),
         None => Ok(()),
     }
 }

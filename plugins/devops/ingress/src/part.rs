@@ -9,7 +9,7 @@ const CERTIFICATE_ANNOTATION: &str = "cert-manager.io/certificate-name";
 
 /// One of the objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum IngressPart {
     /// The Ingress.
     Ingress,
     /// The DNS record of the IPv4 addresses, or of the host name.
@@ -22,7 +22,7 @@ pub enum Part {
     Secret(String),
 }
 
-impl Part {
+impl IngressPart {
     /// Kind of the object.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -80,7 +80,7 @@ impl Part {
 pub fn apply(
     ctx: &Context,
     ingress: &IngressResource,
-    part: &Part,
+    part: &IngressPart,
     desired: &Value,
     reason: &str,
 ) -> Result<Value, Failure> {
@@ -116,7 +116,7 @@ pub fn apply(
 }
 
 /// Deletes an object if the IngressResource owns it. Returns whether nothing of it is left.
-pub fn delete(ctx: &Context, ingress: &IngressResource, part: &Part) -> Result<bool, Failure> {
+pub fn delete(ctx: &Context, ingress: &IngressResource, part: &IngressPart) -> Result<bool, Failure> {
     let reference = part.reference(ingress);
     let reason = part.remaining_reason();
     let Some(live) = ctx.get_metadata(&reference).reason(reason)? else {

@@ -3,7 +3,7 @@
 use devops_ingress::IngressResources;
 use ostler_sdk::{
     Failure, ObjectRef, Outcome, Resolution, gvk,
-    mock::Host,
+    mock::MockHost,
     serde_json::{Value, from_slice, json},
 };
 
@@ -43,7 +43,7 @@ fn tls_secret() -> ObjectRef {
 }
 
 /// Sets the status of an object, as its controller does.
-fn set_status(host: &Host, reference: &ObjectRef, status: Value) {
+fn set_status(host: &MockHost, reference: &ObjectRef, status: Value) {
     let mut object = host.object(reference).expect("is applied");
     object["metadata"]["uid"] = format!("uid of {}", reference.gvk.kind).into();
     object["status"] = status;
@@ -58,7 +58,7 @@ fn addresses() -> Value {
     json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.7"}]}})
 }
 
-fn reconcile(host: &Host, ingress: &mut Value) -> Result<Outcome, Failure> {
+fn reconcile(host: &MockHost, ingress: &mut Value) -> Result<Outcome, Failure> {
     let before = host.checkpoints().len();
     let result = host.reconcile(&IngressResources, ingress);
     for fields in &host.checkpoints()[before..] {
@@ -77,8 +77,8 @@ fn reconcile(host: &Host, ingress: &mut Value) -> Result<Outcome, Failure> {
 }
 
 /// Reconciles until the address is live.
-fn live() -> (Host, Value) {
-    let host = Host::new();
+fn live() -> (MockHost, Value) {
+    let host = MockHost::new();
     let mut ingress = ingress();
     let reason = |result: Result<Outcome, Failure>| result.expect_err("waits").reason;
     assert_eq!(reason(reconcile(&host, &mut ingress)), "DnsNotReady");
@@ -137,7 +137,7 @@ fn address_of_the_controllers_service_is_the_target() {
             vec![("CNAME", "lb.example.net")],
         ),
     ] {
-        let host = Host::new();
+        let host = MockHost::new();
         let mut ingress = ingress();
         ingress["spec"]["dns"]["target"] = json!({"serviceRef": {"name": "nginx", "namespace": "ingress"}});
         let wait = reconcile(&host, &mut ingress).expect_err("waits");
@@ -164,7 +164,7 @@ fn address_of_the_controllers_service_is_the_target() {
 
 #[test]
 fn address_without_dns_and_certificate_has_the_scheme_http() {
-    let host = Host::new();
+    let host = MockHost::new();
     let mut ingress = ingress();
     let spec = ingress["spec"].as_object_mut().expect("a spec");
     spec.remove("dns");
@@ -183,7 +183,7 @@ fn object_of_another_user_is_neither_changed_nor_deleted() {
         (certificate(), "cert-manager.io/v1"),
         (served(), "networking.k8s.io/v1"),
     ] {
-        let host = Host::new();
+        let host = MockHost::new();
         let foreign = json!({"apiVersion": api_version, "kind": reference.gvk.kind, "spec": {"of": "another user"},
             "metadata": {"name": "web", "namespace": "team"}});
         host.put(foreign.clone());
@@ -211,7 +211,7 @@ fn object_of_another_user_is_neither_changed_nor_deleted() {
 fn secret_of_another_user_is_neither_overwritten_nor_deleted() {
     // It may lack the key of a certificate, or have been recorded by a former version, which asked for the key only.
     for (data, recorded) in [("tls.crt", false), ("password", false), ("password", true)] {
-        let host = Host::new();
+        let host = MockHost::new();
         let mut ingress = ingress();
         if recorded {
             ingress["status"] = json!({"certificateSecret": "web-tls"});
@@ -232,7 +232,7 @@ fn secret_of_another_user_is_neither_overwritten_nor_deleted() {
 
 #[test]
 fn secret_that_a_former_version_had_created_by_cert_manager_is_deleted() {
-    let host = Host::new();
+    let host = MockHost::new();
     let mut ingress = ingress();
     ingress["status"] = json!({"certificateSecret": "web-tls"});
     host.put(

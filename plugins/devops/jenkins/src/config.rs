@@ -7,10 +7,10 @@ use ostler_sdk::Failure;
 use sha2::{Digest, Sha256};
 
 use crate::{
-    definition::{Parameter, Pipeline},
+    definition::{JenkinsPipeline, Parameter},
     groovy::{self, DEPLOYMENT_PARAMETER},
     mark,
-    source::Source,
+    source::DefinitionSource,
     xml::escape,
 };
 
@@ -21,7 +21,7 @@ const FORBIDDEN_CHARACTERS: &str = "?*/\\%!@#$^&|<>[]:;";
 const HASH_BYTES: usize = 12;
 
 /// What Jenkins should have.
-pub struct Desired {
+pub struct DesiredSettings {
     /// The pipelines of all environments.
     pub pipelines: Vec<DesiredPipeline>,
 }
@@ -41,7 +41,7 @@ pub struct DesiredPipeline {
 }
 
 /// Builds the pipelines of all environments.
-pub fn build(setting: &JenkinsSetting, source: &Source) -> Result<Desired, Failure> {
+pub fn build(setting: &JenkinsSetting, source: &DefinitionSource) -> Result<DesiredSettings, Failure> {
     let mut pipelines = Vec::new();
     for environment in &setting.spec.environments {
         for pipeline in &source.definition.pipelines {
@@ -57,7 +57,7 @@ pub fn build(setting: &JenkinsSetting, source: &Source) -> Result<Desired, Failu
             });
         }
     }
-    Ok(Desired { pipelines })
+    Ok(DesiredSettings { pipelines })
 }
 
 /// Builds the configuration of a folder.
@@ -70,7 +70,7 @@ pub fn build_folder(setting: &JenkinsSetting, text: &str) -> String {
     )
 }
 
-fn build_pipeline(pipeline: &Pipeline, script: &str, description: &str) -> String {
+fn build_pipeline(pipeline: &JenkinsPipeline, script: &str, description: &str) -> String {
     let deployment = Parameter {
         name: DEPLOYMENT_PARAMETER.into(),
         default: String::new(),

@@ -15,14 +15,14 @@ const MAX_TIMEOUT_MINUTES: u32 = 10_080;
 
 /// The definition.
 #[api]
-pub struct Definition {
+pub struct PipelineDefinition {
     /// Pipelines, which every environment has.
-    pub pipelines: Vec<Pipeline>,
+    pub pipelines: Vec<JenkinsPipeline>,
 }
 
 /// A pipeline.
 #[api]
-pub struct Pipeline {
+pub struct JenkinsPipeline {
     /// Its name.
     pub name: String,
     /// Its description.
@@ -40,7 +40,7 @@ pub struct Pipeline {
     /// Credentials in environment variables.
     pub credentials: Vec<Binding>,
     /// Stages, after that which checks the repository out.
-    pub stages: Vec<Stage>,
+    pub stages: Vec<JenkinsStage>,
 }
 
 fn default_timeout() -> u32 {
@@ -71,14 +71,14 @@ pub struct Binding {
 
 /// A stage.
 #[api]
-pub struct Stage {
+pub struct JenkinsStage {
     /// Its name.
     pub name: String,
     /// Shell commands.
     pub steps: Vec<String>,
 }
 
-impl Definition {
+impl PipelineDefinition {
     /// Parses and checks a definition.
     ///
     /// # Errors
@@ -116,7 +116,7 @@ impl Definition {
     }
 }
 
-impl Pipeline {
+impl JenkinsPipeline {
     fn check(&self) -> Result<(), String> {
         if !(1..=MAX_TIMEOUT_MINUTES).contains(&self.timeout_minutes) {
             return Err(format!(
@@ -172,11 +172,11 @@ mod tests {
     #[test]
     fn definition_has_defaults() {
         let text = "pipelines:\n- name: build\n  stages:\n  - name: Test\n    steps: [make test]\n";
-        let definition = Definition::parse(text).expect("valid");
+        let definition = PipelineDefinition::parse(text).expect("valid");
         let pipeline = &definition.pipelines[0];
         assert_eq!((pipeline.timeout_minutes, pipeline.agent.as_deref()), (60, None));
         assert!(
-            Definition::parse("pipelines: []")
+            PipelineDefinition::parse("pipelines: []")
                 .expect("valid")
                 .pipelines
                 .is_empty()
@@ -225,7 +225,7 @@ mod tests {
                 "control character",
             ),
         ] {
-            let error = Definition::parse(&text).expect_err(&text);
+            let error = PipelineDefinition::parse(&text).expect_err(&text);
             assert!(error.contains(cause), "{text}: {error}");
         }
     }

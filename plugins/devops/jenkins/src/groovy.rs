@@ -4,13 +4,18 @@ use std::fmt::Write;
 
 use devops_api::JenkinsSetting;
 
-use crate::{credentials::GIT_CREDENTIAL_ID, definition::Pipeline, source::Source};
+use crate::{credentials::GIT_CREDENTIAL_ID, definition::JenkinsPipeline, source::DefinitionSource};
 
 /// Parameter by which a deployment finds its build.
 pub const DEPLOYMENT_PARAMETER: &str = "DEPLOYMENT_ID";
 
 /// Builds the script of a pipeline for an environment.
-pub fn build(setting: &JenkinsSetting, source: &Source, environment: &str, pipeline: &Pipeline) -> String {
+pub fn build(
+    setting: &JenkinsSetting,
+    source: &DefinitionSource,
+    environment: &str,
+    pipeline: &JenkinsPipeline,
+) -> String {
     let mut script = Script::default();
     script.open("pipeline");
     match &pipeline.agent {
@@ -59,7 +64,7 @@ pub fn build(setting: &JenkinsSetting, source: &Source, environment: &str, pipel
 
 /// The step that checks the revision out. The URL and the revision are those of the spec; `checkout` takes branches and
 /// tags alike.
-fn checkout(setting: &JenkinsSetting, source: &Source) -> String {
+fn checkout(setting: &JenkinsSetting, source: &DefinitionSource) -> String {
     let credentials = match source.has_password {
         true => format!(", credentialsId: {}", quote(GIT_CREDENTIAL_ID)),
         false => String::new(),

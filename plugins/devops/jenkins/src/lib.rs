@@ -24,9 +24,9 @@ use ostler_sdk::{prelude::*, serde_json::Value};
 const POLL_INTERVAL_MS: u64 = 300_000;
 
 /// Reconciles JenkinsSettings.
-pub struct Settings;
+pub struct SettingsReconciler;
 
-impl Reconciler for Settings {
+impl Reconciler for SettingsReconciler {
     type Spec = JenkinsSettingSpec;
     const FINALIZER: Option<&'static str> = Some("devops.ostler.dev/jenkins-setting");
 
@@ -98,7 +98,7 @@ fn build_upstream(setting: &JenkinsSetting) -> Result<Value, Failure> {
 fn apply(
     ctx: &Context,
     setting: &JenkinsSetting,
-    desired: &config::Desired,
+    desired: &config::DesiredSettings,
 ) -> Result<JenkinsSettingStatus, Failure> {
     let jenkins = find_server(ctx, setting);
     let server = server_url(setting);
@@ -122,7 +122,11 @@ fn apply(
     })
 }
 
-fn update_status(setting: &JenkinsSetting, source: &source::Source, status: JenkinsSettingStatus) -> Outcome {
+fn update_status(
+    setting: &JenkinsSetting,
+    source: &source::DefinitionSource,
+    status: JenkinsSettingStatus,
+) -> Outcome {
     let count = status.pipelines.len();
     let project = &setting.spec.project;
     let message = format!("{count} pipelines of {project} match commit {}.", source.commit);
@@ -151,4 +155,4 @@ fn pipeline_state(environment: &str, name: &str, config_hash: &str) -> JenkinsPi
     }
 }
 
-ostler_sdk::plugin!(Settings);
+ostler_sdk::plugin!(SettingsReconciler);

@@ -5,7 +5,7 @@ use devops_jenkins_client::JenkinsServer;
 use ostler_sdk::{Response, prelude::*, serde_json::Value};
 
 use crate::{
-    config::{self, Desired, DesiredPipeline},
+    config::{self, DesiredPipeline, DesiredSettings},
     credentials, mark, pipeline_state, xml,
 };
 
@@ -17,15 +17,15 @@ const PROJECT_TREE: &str = "api/json?tree=_class,name,description,\
 const FOLDER_CLASS: &str = "com.cloudbees.hudson.plugins.folder.Folder";
 
 /// A folder, or a pipeline, which has no children.
-pub struct Item {
+pub struct JenkinsItem {
     /// Its name.
     pub name: String,
     description: String,
     is_folder: bool,
-    children: Vec<Item>,
+    children: Vec<JenkinsItem>,
 }
 
-impl Item {
+impl JenkinsItem {
     fn parse(value: &Value) -> Self {
         let text = |field: &str| value[field].as_str().unwrap_or_default().to_owned();
         Self {
@@ -59,11 +59,14 @@ impl Item {
 }
 
 /// Reads the project's folder; none if there is no such folder.
-pub fn read_project(jenkins: &JenkinsServer, setting: &JenkinsSetting) -> Result<Option<Item>, Failure> {
+pub fn read_project(
+    jenkins: &JenkinsServer,
+    setting: &JenkinsSetting,
+) -> Result<Option<JenkinsItem>, Failure> {
     let path = format!("{}/{PROJECT_TREE}", folder_path(setting, None));
     let response = jenkins.send(jenkins.get(path)).reason("JenkinsUnreachable")?;
     match response.status() {
-        200 => Ok(Some(Item::parse(&response.value()?))),
+        200 => Ok(Some(JenkinsItem::parse(&response.value()?))),
         404 => Ok(None),
         _ => Err(unexpected(&response, "read the project's folder")),
     }
@@ -72,11 +75,11 @@ pub fn read_project(jenkins: &JenkinsServer, setting: &JenkinsSetting) -> Result
 /// Checks before the first write that nothing of another user is in the way.
 pub fn check_ownership(
     setting: &JenkinsSetting,
-    found: Option<&Item>,
-    desired: &Desired,
+    found: Option<&JenkinsItem>,
+    desired: &DesiredSettings,
 ) -> Result<(), Failure> {
     let Some(project) = found else { return Ok(()) };
-    let check = |item: &Item, path: &str, is_folder: bool| {
+    let check = |item: &JenkinsItem, path: &str, is_folder: bool| {
         if item.is_ours(setting) && item.is_folder == is_folder {
             return Ok(());
         }
@@ -106,8 +109,8 @@ pub fn apply_items(
     ctx: &Context,
     jenkins: &JenkinsServer,
     setting: &JenkinsSetting,
-    found: Option<&Item>,
-    desired: &Desired,
+    found: Option<&JenkinsItem>,
+    desired: &DesiredSettings,
 ) -> Result<Vec<JenkinsPipelineState>, Failure> {
     let project = &setting.spec.project;
     if found.is_none() {
@@ -134,7 +137,7 @@ fn apply_pipeline(
     ctx: &Context,
     jenkins: &JenkinsServer,
     setting: &JenkinsSetting,
-    found: Option<&Item>,
+    found: Option<&JenkinsItem>,
     pipeline: &DesiredPipeline,
 ) -> Result<(), Failure> {
     let Some(item) = found else {
@@ -199,8 +202,8 @@ pub fn delete_obsolete(
     ctx: &Context,
     jenkins: &JenkinsServer,
     setting: &JenkinsSetting,
-    found: Option<&Item>,
-    desired: &Desired,
+    found: Option<&JenkinsItem>,
+    desired: &DesiredSettings,
 ) -> Result<(), Failure> {
     for folder in found.into_iter().flat_map(|project| &project.children) {
         let is_desired = setting
@@ -259,7 +262,7 @@ fn delete_tree(
     ctx: &Context,
     jenkins: &JenkinsServer,
     setting: &JenkinsSetting,
-    item: &Item,
+    item: &JenkinsItem,
     path: &str,
 ) -> Result<(), Failure> {
     if !item.is_ours(setting) {

@@ -4,13 +4,13 @@ use devops_api::{GitCredentials, GitCredentialsSpec, JenkinsSetting, SecretKey, 
 use devops_git_client::{read_file, resolve_revision};
 use ostler_sdk::prelude::*;
 
-use crate::definition::{Definition, MAX_DEFINITION_BYTES};
+use crate::definition::{MAX_DEFINITION_BYTES, PipelineDefinition};
 
 /// Key under which the file is cached, behind a line that says which it is.
 const CACHE_KEY: &str = "definition";
 
 /// The definition, and the repository that it is from.
-pub struct Source {
+pub struct DefinitionSource {
     /// The commit.
     pub commit: String,
     /// URL of the repository.
@@ -18,11 +18,11 @@ pub struct Source {
     /// The repository is read with a password.
     pub has_password: bool,
     /// The definition.
-    pub definition: Definition,
+    pub definition: PipelineDefinition,
 }
 
 /// Reads the definition at the revision.
-pub fn read(ctx: &Context, setting: &JenkinsSetting) -> Result<Source, Failure> {
+pub fn read(ctx: &Context, setting: &JenkinsSetting) -> Result<DefinitionSource, Failure> {
     let git = &setting.spec.git;
     let name = &git.credentials_ref.name;
     let credentials: GitCredentials = ctx
@@ -52,8 +52,8 @@ pub fn read(ctx: &Context, setting: &JenkinsSetting) -> Result<Source, Failure> 
     };
     let problem = |what: &str| invalid_definition(&format!("{} at commit {commit}: {what}.", git.path));
     let text = String::from_utf8(text).map_err(|_| problem("it is not UTF-8"))?;
-    let definition = Definition::parse(&text).map_err(|what| problem(what.trim_end_matches('.')))?;
-    Ok(Source {
+    let definition = PipelineDefinition::parse(&text).map_err(|what| problem(what.trim_end_matches('.')))?;
+    Ok(DefinitionSource {
         commit,
         url,
         has_password: credentials.spec.password_ref.is_some(),

@@ -96,7 +96,7 @@ struct Children<'a> {
 
 impl Children<'_> {
     /// Applies a setting and adds its condition. A setting of the same name that another user has made stays as it is.
-    fn apply<S: Resource>(&mut self, condition: &str, spec: &S) -> Result<(), Failure> {
+    fn apply<S: KindSpec>(&mut self, condition: &str, spec: &S) -> Result<(), Failure> {
         let (namespace, name) = (self.project.namespace(), self.project.name());
         let reference = S::reference(namespace, name);
         if let Some(found) = self.ctx.get_metadata(&reference)?

@@ -1,7 +1,7 @@
 //! Tests of the DevOpsProject reconciler against the in-memory host of the SDK.
 
 use devops_project::Projects;
-use ostler_sdk::mock::Host;
+use ostler_sdk::mock::MockHost;
 use ostler_sdk::serde_json::{Value, from_slice, json};
 use ostler_sdk::{Condition, ConditionStatus, Failure, Gvk, Next, Outcome, Resolution, gvk};
 
@@ -36,7 +36,7 @@ fn project() -> Value {
 }
 
 /// Gives a setting what only the host gives it: the owner, and the condition Ready.
-fn set_ready(host: &Host, kind_name: &str, status: &str, reason: &str) {
+fn set_ready(host: &MockHost, kind_name: &str, status: &str, reason: &str) {
     let reference = kind(kind_name).named("teams", "shop");
     let mut object = host.object(&reference).expect(kind_name);
     object["metadata"]["uid"] = kind_name.into();
@@ -45,7 +45,7 @@ fn set_ready(host: &Host, kind_name: &str, status: &str, reason: &str) {
     host.put(object);
 }
 
-fn spec(host: &Host, kind_name: &str) -> Value {
+fn spec(host: &MockHost, kind_name: &str) -> Value {
     host.object(&kind(kind_name).named("teams", "shop"))
         .expect(kind_name)["spec"]
         .clone()
@@ -57,15 +57,15 @@ fn conditions(all: &[Condition]) -> Vec<(String, ConditionStatus, String)> {
         .collect()
 }
 
-fn fail(host: &Host, object: &Value, reason: &str) -> Failure {
+fn fail(host: &MockHost, object: &Value, reason: &str) -> Failure {
     let failure = host.reconcile(&Projects, object).expect_err("is not Ready");
     assert_eq!(failure.reason, reason, "{}", failure.message);
     failure
 }
 
 /// A project whose settings are all Ready.
-fn ready_host() -> (Host, Outcome) {
-    let host = Host::new();
+fn ready_host() -> (MockHost, Outcome) {
+    let host = MockHost::new();
     fail(&host, &project(), "RegistryNotReady");
     set_ready(&host, "ContainerRegistry", "True", "Ready");
     set_ready(&host, "GitCredentials", "True", "Ready");
@@ -78,7 +78,7 @@ fn ready_host() -> (Host, Outcome) {
 
 #[test]
 fn settings_follow_each_other_and_the_project_follows_them() {
-    let host = Host::new();
+    let host = MockHost::new();
     let failure = fail(&host, &project(), "RegistryNotReady");
     assert_eq!(failure.resolution, Resolution::Wait);
     let pending = |kind: &str| (kind.to_owned(), ConditionStatus::Unknown, "Pending".to_owned());
@@ -250,7 +250,7 @@ fn invalid_projects_apply_nothing() {
     let mut dotted = project();
     dotted["metadata"]["name"] = "shop.example".into();
     for object in [without_jenkins, long, dotted] {
-        let host = Host::new();
+        let host = MockHost::new();
         assert_eq!(
             fail(&host, &object, "InvalidSpec").resolution,
             Resolution::Terminal

@@ -2,7 +2,7 @@
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use devops_registry::Registries;
-use ostler_sdk::mock::{Host, response};
+use ostler_sdk::mock::{MockHost, response};
 use ostler_sdk::serde_json::{Value, from_slice, json};
 use ostler_sdk::{Condition, ConditionStatus, Error, Failure, Next, ObjectRef, Outcome, Resolution, gvk};
 
@@ -21,8 +21,8 @@ fn registry() -> Value {
     })
 }
 
-fn healthy_host() -> Host {
-    let host = Host::new();
+fn healthy_host() -> MockHost {
+    let host = MockHost::new();
     host.answer("GET", "/v2/", 200, json!({})).answer(
         "GET",
         "/v2/shop/app/tags/list?n=1",
@@ -50,7 +50,7 @@ fn status(outcome: &Outcome) -> Value {
     from_slice(outcome.status.as_deref().expect("a status")).expect("JSON")
 }
 
-fn failure(host: &Host, object: &Value) -> Failure {
+fn failure(host: &MockHost, object: &Value) -> Failure {
     host.reconcile(&Registries, object).expect_err("fails")
 }
 

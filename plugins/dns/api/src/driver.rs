@@ -5,12 +5,12 @@
 use std::{collections::BTreeSet, ops::Deref};
 
 use ostler_sdk::{
-    Condition, Context, Failure, Object, ObjectRef, Outcome, Resource, Upstream, duration, from_rfc3339, gvk,
+    Condition, Context, Failure, KindSpec, Object, ObjectRef, Outcome, Upstream, duration, from_rfc3339, gvk,
     rfc3339,
 };
 
 use crate::{
-    DnsProvider, DnsProviderSpec, Mark, ReclaimPolicy, RecordSetSpec, RecordSetStatus, RecordType,
+    DnsProvider, DnsProviderSpec, Mark, RecordReclaimPolicy, RecordSetSpec, RecordSetStatus, RecordType,
     canonical_values,
     response::{REFUSED, ZONE_NOT_FOUND},
     suspended_outcome,
@@ -43,7 +43,7 @@ pub struct TtlRules {
 
 /// The records that a record set wants.
 #[derive(Clone, Debug)]
-pub struct Desired {
+pub struct DesiredRecords {
     /// Zone of the name.
     pub zone: String,
     /// The name in full.
@@ -96,7 +96,7 @@ pub struct Changes {
 /// The API of a provider.
 pub trait Driver {
     /// The kind of its record sets.
-    type Spec: Resource<Status = RecordSetStatus> + Deref<Target = RecordSetSpec>;
+    type Spec: KindSpec<Status = RecordSetStatus> + Deref<Target = RecordSetSpec>;
     /// What it allows for the time to live.
     const TTL: TtlRules;
     /// The API has a listing of a zone that record sets share.
@@ -106,7 +106,7 @@ pub trait Driver {
     ///
     /// # Errors
     /// The text of the problem, with the remedy.
-    fn check(&self, _desired: &Desired) -> Result<(), String> {
+    fn check(&self, _desired: &DesiredRecords) -> Result<(), String> {
         Ok(())
     }
 
@@ -114,7 +114,8 @@ pub trait Driver {
     ///
     /// # Errors
     /// The failure of the request.
-    fn observe(&self, api: &Upstream, desired: &Desired, may_share: bool) -> Result<Observed, Failure>;
+    fn observe(&self, api: &Upstream, desired: &DesiredRecords, may_share: bool)
+    -> Result<Observed, Failure>;
 
     /// Writes the mark and the records, in this order.
     ///
@@ -123,7 +124,7 @@ pub trait Driver {
     fn write(
         &self,
         api: &Upstream,
-        desired: &Desired,
+        desired: &DesiredRecords,
         observed: &Observed,
         changes: Changes,
     ) -> Result<(), Failure>;
@@ -132,7 +133,7 @@ pub trait Driver {
     ///
     /// # Errors
     /// The failure of the request.
-    fn delete(&self, api: &Upstream, desired: &Desired, observed: &Observed) -> Result<(), Failure>;
+    fn delete(&self, api: &Upstream, desired: &DesiredRecords, observed: &Observed) -> Result<(), Failure>;
 }
 
 /// Whether the records at the provider may be written.
@@ -190,7 +191,7 @@ pub fn cleanup<D: Driver>(driver: &D, ctx: &Context, set: &Object<D::Spec>) -> R
         return Ok(Outcome::await_change());
     };
     let what = format!("{} {}", set.spec.fqdn, set.spec.r#type.as_str());
-    if set.spec.reclaim_policy == ReclaimPolicy::Orphan {
+    if set.spec.reclaim_policy == RecordReclaimPolicy::Orphan {
         let note = format!("{what} stays at the provider: reclaimPolicy is Orphan.");
         ctx.event("Orphaned", &note);
         return Ok(Outcome::await_change());
@@ -203,7 +204,7 @@ pub fn cleanup<D: Driver>(driver: &D, ctx: &Context, set: &Object<D::Spec>) -> R
         return Ok(Outcome::await_change());
     }
     let api = ctx.upstream_in(namespace, name);
-    let desired = Desired {
+    let desired = DesiredRecords {
         zone: set.spec.zone.clone(),
         fqdn: set.spec.fqdn.clone(),
         kind: set.spec.r#type,
@@ -238,7 +239,7 @@ fn retry_refused(failure: Failure) -> Failure {
 
 fn provider_of<S>(set: &Object<S>) -> (&str, &str)
 where
-    S: Resource + Deref<Target = RecordSetSpec>,
+    S: KindSpec + Deref<Target = RecordSetSpec>,
 {
     let reference = &set.spec.provider_ref;
     (reference.namespace_or(set.namespace()), &reference.name)
@@ -253,7 +254,7 @@ pub fn upstream_ref(namespace: &str, name: &str) -> ObjectRef {
 /// Dereferences the DnsProvider, which has to be Ready.
 fn dereference<S>(ctx: &Context, set: &Object<S>) -> Result<DnsProvider, Failure>
 where
-    S: Resource + Deref<Target = RecordSetSpec>,
+    S: KindSpec + Deref<Target = RecordSetSpec>,
 {
     let (namespace, name) = provider_of(set);
     let provider = ctx.require_ready::<DnsProviderSpec>(namespace, name);
@@ -269,13 +270,13 @@ fn validate<D: Driver>(
     driver: &D,
     set: &Object<D::Spec>,
     provider: &DnsProvider,
-) -> Result<Desired, Failure> {
+) -> Result<DesiredRecords, Failure> {
     let invalid = |problem: String| Failure::terminal("InvalidSpec", problem);
     let spec = &*set.spec;
     let ttl = choose_ttl(D::TTL, spec.ttl).map_err(invalid)?;
     let owner = &provider.spec.owner_id;
     let object = (set.namespace(), set.name());
-    let desired = Desired {
+    let desired = DesiredRecords {
         zone: spec.zone.clone(),
         fqdn: spec.fqdn.clone(),
         kind: spec.r#type,
@@ -308,7 +309,7 @@ fn observe<D: Driver>(
     ctx: &Context,
     api: &Upstream,
     set: &Object<D::Spec>,
-    desired: &Desired,
+    desired: &DesiredRecords,
 ) -> Result<Observed, Failure> {
     let written = set.status.last_applied.as_deref().and_then(from_rfc3339);
     let is_settled = written.is_some_and(|at| ctx.now() / 1000 > at + SHARED_LISTING_SECONDS);
@@ -322,7 +323,7 @@ fn observe<D: Driver>(
     driver.observe(api, desired, false)
 }
 
-fn judge(observed: &Observed, mark: &Mark, desired: &Desired) -> Ownership {
+fn judge(observed: &Observed, mark: &Mark, desired: &DesiredRecords) -> Ownership {
     let name = format!("{} {}", desired.fqdn, desired.kind.as_str());
     match observed {
         Observed {
@@ -358,7 +359,7 @@ fn is_our_mark(found: &Found, mark: &Mark) -> bool {
     found.values.len() == 1 && found.values.contains(&mark.text)
 }
 
-fn compare(observed: &Observed, desired: &Desired) -> Changes {
+fn compare(observed: &Observed, desired: &DesiredRecords) -> Changes {
     let has_mark = observed
         .mark
         .as_ref()
@@ -378,7 +379,7 @@ fn compare(observed: &Observed, desired: &Desired) -> Changes {
 /// The last status, with the claim.
 fn with_claim<S>(set: &Object<S>, mark: &Mark) -> RecordSetStatus
 where
-    S: Resource<Status = RecordSetStatus>,
+    S: KindSpec<Status = RecordSetStatus>,
 {
     RecordSetStatus {
         mark: Some(mark.clone()),
@@ -389,7 +390,7 @@ where
 /// Records the claim before the first write, so that a deletion undoes it even if this call ends during the write.
 fn claim<S>(ctx: &Context, set: &Object<S>, status: &RecordSetStatus) -> Result<(), Failure>
 where
-    S: Resource<Status = RecordSetStatus>,
+    S: KindSpec<Status = RecordSetStatus>,
 {
     if set.status.mark != status.mark
         && let Some(mark) = &status.mark
@@ -409,7 +410,7 @@ fn report_conflict<S>(
     message: &str,
 ) -> Outcome
 where
-    S: Resource<Status = RecordSetStatus>,
+    S: KindSpec<Status = RecordSetStatus>,
 {
     if set.status.conflict.as_deref() != Some(message) {
         ctx.warn(reason, message);
@@ -454,8 +455,8 @@ mod tests {
         automatic: Some(1),
     };
 
-    fn desired() -> Desired {
-        Desired {
+    fn desired() -> DesiredRecords {
+        DesiredRecords {
             zone: "example.com".into(),
             fqdn: "app.example.com".into(),
             kind: RecordType::A,

@@ -15,18 +15,20 @@ mod record_set;
 mod response;
 mod value;
 
-pub use common::{ReclaimPolicy, Reference, SecretKey, suspended_outcome};
+pub use common::{RecordReclaimPolicy, suspended_outcome};
 #[cfg(not(target_arch = "wasm32"))]
 pub use crds::crds;
 pub use mark::Mark;
 pub use name::{canonical_zone, check_name, encode_name, relative_name, resolve_name};
+pub use ostler_sdk::{Reference, SecretKey};
 pub use provider::{
-    Class, DnsProvider, DnsProviderSpec, DnsProviderStatus, Limits, Resolver, Tls, resolver_name,
+    Class, DnsProvider, DnsProviderSpec, DnsProviderStatus, ProviderLimits, ProviderTls, Resolver,
+    resolver_name,
 };
 pub use record::{DnsRecord, DnsRecordSpec, DnsRecordStatus};
 pub use record_set::{
     CloudflareRecordSet, CloudflareRecordSetSpec, GoDaddyRecordSet, GoDaddyRecordSetSpec, PowerDnsRecordSet,
     PowerDnsRecordSetSpec, RecordSetSpec, RecordSetStatus,
 };
-pub use response::{Operation, first_line, is_missing, is_token_malformed};
+pub use response::{ProviderOperation, first_line, is_missing, is_token_malformed};
 pub use value::{RecordType, canonical_value, canonical_values, decode_text, encode_text};

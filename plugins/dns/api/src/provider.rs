@@ -39,7 +39,7 @@ pub struct DnsProviderSpec {
     /// The credentials. PowerDNS: the API key; Cloudflare: an API token with Zone:Read and DNS:Edit; GoDaddy: `KEY:SECRET`.
     pub credentials_ref: SecretKey,
     /// TLS settings of the connection.
-    pub tls: Option<Tls>,
+    pub tls: Option<ProviderTls>,
     /// Identifies this installation in the marks of its records. It must be unique among all that write to the same zones.
     #[serde(rename = "ownerID")]
     #[schemars(regex(pattern = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"))]
@@ -51,7 +51,7 @@ pub struct DnsProviderSpec {
     #[schemars(extend("x-kubernetes-list-type" = "set"))]
     pub allowed_namespaces: Vec<String>,
     /// Limits on the rate of requests; default to what the provider allows.
-    pub limits: Option<Limits>,
+    pub limits: Option<ProviderLimits>,
     /// A DNS resolver with DNS over HTTPS (RFC 8484), which is asked whether a record is visible. Without it the condition
     /// Propagated of records is Unknown.
     pub resolver: Option<Resolver>,
@@ -82,14 +82,14 @@ pub enum Class {
 
 /// TLS settings.
 #[api]
-pub struct Tls {
+pub struct ProviderTls {
     /// The certificate authority to trust, as PEM.
     pub ca_ref: Option<SecretKey>,
 }
 
 /// Limits on the rate of requests.
 #[api]
-pub struct Limits {
+pub struct ProviderLimits {
     /// Maximum number of requests per second.
     #[schemars(range(min = 1, max = 10000))]
     pub requests_per_second: u32,

@@ -1,6 +1,6 @@
 use ostler_sdk::{api, resource};
 
-use crate::{ReclaimPolicy, RecordType, Reference};
+use crate::{RecordReclaimPolicy, RecordType, Reference};
 
 /// The records of one name and type.
 #[resource(
@@ -53,7 +53,7 @@ pub struct DnsRecordSpec {
     pub proxied: Option<bool>,
     /// Decides whether the records are deleted with this object.
     #[serde(default)]
-    pub reclaim_policy: ReclaimPolicy,
+    pub reclaim_policy: RecordReclaimPolicy,
     /// Suspends reconciliation of this record; nothing is changed at the provider meanwhile.
     #[serde(default)]
     pub suspend: bool,

@@ -5,7 +5,7 @@ use std::ops::Deref;
 
 use ostler_sdk::{api, resource};
 
-use crate::{Mark, ReclaimPolicy, RecordType, Reference};
+use crate::{Mark, RecordReclaimPolicy, RecordType, Reference};
 
 /// A DnsRecord in the form that drivers read: names in full, values in canonical form.
 #[api]
@@ -26,7 +26,7 @@ pub struct RecordSetSpec {
     pub proxied: Option<bool>,
     /// Decides whether the records are deleted with this object.
     #[serde(default)]
-    pub reclaim_policy: ReclaimPolicy,
+    pub reclaim_policy: RecordReclaimPolicy,
     /// Suspends reconciliation.
     #[serde(default)]
     pub suspend: bool,

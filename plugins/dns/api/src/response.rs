@@ -20,12 +20,12 @@ pub(crate) const REFUSED: &str = "Refused";
 
 /// A request to a provider: its purpose and the reason of the failure when it does not succeed.
 #[derive(Clone, Copy, Debug)]
-pub struct Operation {
+pub struct ProviderOperation {
     action: &'static str,
     reason: &'static str,
 }
 
-impl Operation {
+impl ProviderOperation {
     /// An operation. The action completes the sentence "Could not …".
     #[must_use]
     pub const fn new(action: &'static str, reason: &'static str) -> Self {

@@ -4,8 +4,8 @@
 //! transaction: mark and records come and go together.
 
 use dns_api::{
-    CloudflareRecordSet, CloudflareRecordSetSpec, Operation, RecordType, canonical_value,
-    driver::{self, Changes, Desired, Driver, Found, Observed, SHARED_LISTING, TtlRules, add_value},
+    CloudflareRecordSet, CloudflareRecordSetSpec, ProviderOperation, RecordType, canonical_value,
+    driver::{self, Changes, DesiredRecords, Driver, Found, Observed, SHARED_LISTING, TtlRules, add_value},
     encode_name, encode_text,
 };
 use ostler_sdk::{Response, Upstream, prelude::*, serde_json::Value};
@@ -20,10 +20,13 @@ const ZONE_WAIT_MS: u64 = 300_000;
 const MAX_PAGES: u64 = 10;
 const PAGE_RECORDS: usize = 1000;
 
-const FIND_ZONE: Operation = Operation::new("find the zone at Cloudflare", "ReadFailed");
-const READ_RECORDS: Operation = Operation::new("read the records at Cloudflare", "ReadFailed");
-const WRITE_RECORDS: Operation = Operation::new("write the records at Cloudflare", "WriteFailed");
-const DELETE_RECORDS: Operation = Operation::new("delete the records at Cloudflare", "DeleteFailed");
+const FIND_ZONE: ProviderOperation = ProviderOperation::new("find the zone at Cloudflare", "ReadFailed");
+const READ_RECORDS: ProviderOperation =
+    ProviderOperation::new("read the records at Cloudflare", "ReadFailed");
+const WRITE_RECORDS: ProviderOperation =
+    ProviderOperation::new("write the records at Cloudflare", "WriteFailed");
+const DELETE_RECORDS: ProviderOperation =
+    ProviderOperation::new("delete the records at Cloudflare", "DeleteFailed");
 
 /// Reconciles CloudflareRecordSets.
 pub struct CloudflareRecordSets;
@@ -51,7 +54,7 @@ impl Driver for CloudflareRecordSets {
     };
     const HAS_LISTING: bool = true;
 
-    fn check(&self, desired: &Desired) -> Result<(), String> {
+    fn check(&self, desired: &DesiredRecords) -> Result<(), String> {
         if !desired.proxied {
             return Ok(());
         }
@@ -70,7 +73,12 @@ impl Driver for CloudflareRecordSets {
         Ok(())
     }
 
-    fn observe(&self, api: &Upstream, desired: &Desired, may_share: bool) -> Result<Observed, Failure> {
+    fn observe(
+        &self,
+        api: &Upstream,
+        desired: &DesiredRecords,
+        may_share: bool,
+    ) -> Result<Observed, Failure> {
         let zone = find_zone(api, &desired.zone)?;
         let listed = if may_share { list_zone(api, &zone)? } else { None };
         let objects = match listed {
@@ -86,7 +94,7 @@ impl Driver for CloudflareRecordSets {
     fn write(
         &self,
         api: &Upstream,
-        desired: &Desired,
+        desired: &DesiredRecords,
         observed: &Observed,
         changes: Changes,
     ) -> Result<(), Failure> {
@@ -115,7 +123,7 @@ impl Driver for CloudflareRecordSets {
         send_batch(api, desired, &batch, WRITE_RECORDS)
     }
 
-    fn delete(&self, api: &Upstream, desired: &Desired, observed: &Observed) -> Result<(), Failure> {
+    fn delete(&self, api: &Upstream, desired: &DesiredRecords, observed: &Observed) -> Result<(), Failure> {
         let found = [&observed.records, &observed.mark].into_iter().flatten();
         let ids = found.flat_map(|found| &found.ids);
         let deletes: Vec<Value> = ids.map(|(id, _)| json!({ "id": id })).collect();
@@ -128,7 +136,7 @@ fn records_path(zone_id: &str) -> String {
 }
 
 /// The body of a response in Cloudflare's envelope.
-fn read_body(operation: Operation, answer: Result<Response, Error>) -> Result<Value, Failure> {
+fn read_body(operation: ProviderOperation, answer: Result<Response, Error>) -> Result<Value, Failure> {
     let response = operation.check(answer)?;
     let body = response.value()?;
     if body["success"] == true {
@@ -181,7 +189,7 @@ fn list_zone(api: &Upstream, zone_id: &str) -> Result<Option<Vec<Value>>, Failur
 }
 
 /// The records at the names of the record and its mark.
-fn read_names(api: &Upstream, zone_id: &str, desired: &Desired) -> Result<Vec<Value>, Failure> {
+fn read_names(api: &Upstream, zone_id: &str, desired: &DesiredRecords) -> Result<Vec<Value>, Failure> {
     let read = |name: &str| {
         api.get(format!(
             "{}?name.exact={name}&per_page=100",
@@ -239,7 +247,7 @@ fn parse_value(object: &Value, kind: RecordType) -> String {
 }
 
 /// A record as Cloudflare takes it: MX and SRV in fields, TXT in quotes.
-fn build_record(desired: &Desired, value: &str) -> Value {
+fn build_record(desired: &DesiredRecords, value: &str) -> Value {
     let mut record = json!({
         "type": desired.kind.as_str(), "name": desired.fqdn, "ttl": desired.ttl,
     });
@@ -265,7 +273,12 @@ fn build_record(desired: &Desired, value: &str) -> Value {
     record
 }
 
-fn send_batch(api: &Upstream, desired: &Desired, batch: &Value, operation: Operation) -> Result<(), Failure> {
+fn send_batch(
+    api: &Upstream,
+    desired: &DesiredRecords,
+    batch: &Value,
+    operation: ProviderOperation,
+) -> Result<(), Failure> {
     let zone = find_zone(api, &desired.zone)?;
     let path = format!("{}/batch", records_path(&zone));
     read_body(operation, api.post(path).json(batch).send())?;

@@ -1,7 +1,7 @@
 //! Tests of the Cloudflare driver against the in-memory host of the SDK.
 
 use dns_cloudflare::CloudflareRecordSets;
-use ostler_sdk::mock::{Host, response};
+use ostler_sdk::mock::{MockHost, response};
 use ostler_sdk::serde_json::{Value, from_slice, json};
 use ostler_sdk::{Resolution, rfc3339};
 
@@ -38,8 +38,8 @@ fn claimed(written_at: u64) -> Value {
     set
 }
 
-fn cluster() -> Host {
-    let host = Host::new();
+fn cluster() -> MockHost {
+    let host = MockHost::new();
     host.set_now(NOW * 1000).put(json!({
         "apiVersion": "dns.ostler.dev/v1alpha1", "kind": "DnsProvider",
         "metadata": { "name": "dns", "namespace": "infra" },
@@ -73,12 +73,12 @@ fn mark(kind: &str) -> Value {
             "content": format!("\"{TEXT}\""), "ttl": 1 })
 }
 
-fn serve(host: &Host, records: &[Value], marks: &[Value]) {
+fn serve(host: &MockHost, records: &[Value], marks: &[Value]) {
     host.answer("GET", RECORDS, 200, envelope(records));
     host.answer("GET", &mark_path("a"), 200, envelope(marks));
 }
 
-fn batches(host: &Host) -> Vec<Value> {
+fn batches(host: &MockHost) -> Vec<Value> {
     let sent = host.sent();
     let posts = sent.iter().filter(|r| r.method.as_str() == "POST");
     posts

@@ -4,16 +4,18 @@
 //! request that adds records is not used: repeated, it would add them twice.
 
 use dns_api::{
-    GoDaddyRecordSet, GoDaddyRecordSetSpec, Operation, RecordType,
-    driver::{self, Changes, Desired, Driver, Found, Observed, SHARED_LISTING, TtlRules, add_value},
+    GoDaddyRecordSet, GoDaddyRecordSetSpec, ProviderOperation, RecordType,
+    driver::{self, Changes, DesiredRecords, Driver, Found, Observed, SHARED_LISTING, TtlRules, add_value},
     encode_text, is_missing, relative_name,
 };
 use ostler_sdk::{Upstream, prelude::*, serde_json::Value};
 
-const READ_RECORDS: Operation = Operation::new("read the records at GoDaddy", "ReadFailed");
-const WRITE_MARK: Operation = Operation::new("write the mark at GoDaddy", "WriteFailed");
-const WRITE_RECORDS: Operation = Operation::new("write the records at GoDaddy", "WriteFailed");
-const DELETE_RECORDS: Operation = Operation::new("delete the records at GoDaddy", "DeleteFailed");
+const READ_RECORDS: ProviderOperation = ProviderOperation::new("read the records at GoDaddy", "ReadFailed");
+const WRITE_MARK: ProviderOperation = ProviderOperation::new("write the mark at GoDaddy", "WriteFailed");
+const WRITE_RECORDS: ProviderOperation =
+    ProviderOperation::new("write the records at GoDaddy", "WriteFailed");
+const DELETE_RECORDS: ProviderOperation =
+    ProviderOperation::new("delete the records at GoDaddy", "DeleteFailed");
 
 /// Reconciles GoDaddyRecordSets.
 pub struct GoDaddyRecordSets;
@@ -41,7 +43,7 @@ impl Driver for GoDaddyRecordSets {
     };
     const HAS_LISTING: bool = true;
 
-    fn check(&self, desired: &Desired) -> Result<(), String> {
+    fn check(&self, desired: &DesiredRecords) -> Result<(), String> {
         if desired.proxied {
             return Err(
                 "spec.proxied is set, but GoDaddy has no proxy: remove it, or use a provider of the class Cloudflare"
@@ -57,7 +59,12 @@ impl Driver for GoDaddyRecordSets {
         Ok(())
     }
 
-    fn observe(&self, api: &Upstream, desired: &Desired, may_share: bool) -> Result<Observed, Failure> {
+    fn observe(
+        &self,
+        api: &Upstream,
+        desired: &DesiredRecords,
+        may_share: bool,
+    ) -> Result<Observed, Failure> {
         let (records, mark) = if may_share {
             let path = format!("/v1/domains/{}/records", desired.zone);
             let request = api.get(path).header("Cache-Control", SHARED_LISTING);
@@ -81,7 +88,7 @@ impl Driver for GoDaddyRecordSets {
     fn write(
         &self,
         api: &Upstream,
-        desired: &Desired,
+        desired: &DesiredRecords,
         _observed: &Observed,
         changes: Changes,
     ) -> Result<(), Failure> {
@@ -97,7 +104,7 @@ impl Driver for GoDaddyRecordSets {
         Ok(())
     }
 
-    fn delete(&self, api: &Upstream, desired: &Desired, observed: &Observed) -> Result<(), Failure> {
+    fn delete(&self, api: &Upstream, desired: &DesiredRecords, observed: &Observed) -> Result<(), Failure> {
         if observed.records.is_some() {
             let others = read_other_services(api, desired)?;
             if others.is_empty() {
@@ -127,11 +134,11 @@ fn relative_or_apex(fqdn: &str, zone: &str) -> String {
     }
 }
 
-fn record_name(desired: &Desired) -> String {
+fn record_name(desired: &DesiredRecords) -> String {
     relative_or_apex(&desired.fqdn, &desired.zone)
 }
 
-fn mark_name(desired: &Desired) -> String {
+fn mark_name(desired: &DesiredRecords) -> String {
     relative_or_apex(&desired.mark.fqdn, &desired.zone)
 }
 
@@ -146,7 +153,7 @@ fn path_of(zone: &str, kind: RecordType, name: &str) -> String {
     format!("/v1/domains/{zone}/records/{}/{name}", kind.as_str())
 }
 
-fn records_path(desired: &Desired) -> String {
+fn records_path(desired: &DesiredRecords) -> String {
     let name = record_name(desired);
     let host = match (desired.kind, split_service(&name)) {
         (RecordType::SRV, Some((_, _, host))) => host,
@@ -155,7 +162,7 @@ fn records_path(desired: &Desired) -> String {
     path_of(&desired.zone, desired.kind, host)
 }
 
-fn mark_path(desired: &Desired) -> String {
+fn mark_path(desired: &DesiredRecords) -> String {
     path_of(&desired.zone, RecordType::TXT, &mark_name(desired))
 }
 
@@ -201,7 +208,7 @@ fn find_records(records: &Value, kind: RecordType, name: &str) -> Option<Found> 
 }
 
 /// The SRV records of other services at the same host: a write replaces all of them together.
-fn read_other_services(api: &Upstream, desired: &Desired) -> Result<Vec<Value>, Failure> {
+fn read_other_services(api: &Upstream, desired: &DesiredRecords) -> Result<Vec<Value>, Failure> {
     if desired.kind != RecordType::SRV {
         return Ok(Vec::new());
     }
@@ -214,7 +221,7 @@ fn read_other_services(api: &Upstream, desired: &Desired) -> Result<Vec<Value>, 
     Ok(others.cloned().collect())
 }
 
-fn build_record(desired: &Desired, value: &str) -> Value {
+fn build_record(desired: &DesiredRecords, value: &str) -> Value {
     let mut words = value.split(' ');
     let mut number = || words.next().and_then(|word| word.parse::<u16>().ok());
     match desired.kind {

@@ -1,7 +1,7 @@
 //! Tests of the GoDaddy driver against the in-memory host of the SDK.
 
 use dns_godaddy::GoDaddyRecordSets;
-use ostler_sdk::mock::{Host, response};
+use ostler_sdk::mock::{MockHost, response};
 use ostler_sdk::serde_json::{Value, from_slice, json};
 use ostler_sdk::{Resolution, rfc3339};
 
@@ -32,8 +32,8 @@ fn claimed(mut set: Value, mark: &str, written_at: u64) -> Value {
     set
 }
 
-fn cluster() -> Host {
-    let host = Host::new();
+fn cluster() -> MockHost {
+    let host = MockHost::new();
     host.set_now(NOW * 1000).put(json!({
         "apiVersion": "dns.ostler.dev/v1alpha1", "kind": "DnsProvider",
         "metadata": { "name": "dns", "namespace": "infra" },
@@ -47,7 +47,7 @@ fn cluster() -> Host {
     host
 }
 
-fn serve(host: &Host, paths: (&str, &str), records: Value, mark: bool) {
+fn serve(host: &MockHost, paths: (&str, &str), records: Value, mark: bool) {
     let (path, mark_path) = paths;
     let name = mark_path.rsplit('/').next().expect("a name");
     let marks = if mark {
@@ -68,7 +68,7 @@ fn current() -> Value {
 }
 
 /// The requests that change something, with their bodies.
-fn writes(host: &Host) -> Vec<(String, Value)> {
+fn writes(host: &MockHost) -> Vec<(String, Value)> {
     let sent = host.sent();
     let writes = sent.iter().filter(|r| r.method.as_str() != "GET");
     writes

@@ -4,17 +4,19 @@
 //! has no rate limit and reads one name at a time, so there is no shared listing.
 
 use dns_api::{
-    Operation, PowerDnsRecordSet, PowerDnsRecordSetSpec, RecordType,
-    driver::{self, Changes, Desired, Driver, Found, Observed, TtlRules, add_value},
+    PowerDnsRecordSet, PowerDnsRecordSetSpec, ProviderOperation, RecordType,
+    driver::{self, Changes, DesiredRecords, Driver, Found, Observed, TtlRules, add_value},
     encode_text,
 };
 use ostler_sdk::{Upstream, prelude::*, serde_json::Value};
 
 const ZONES_PATH: &str = "/api/v1/servers/localhost/zones";
 
-const READ_RECORDS: Operation = Operation::new("read the records at PowerDNS", "ReadFailed");
-const WRITE_RECORDS: Operation = Operation::new("write the records at PowerDNS", "WriteFailed");
-const DELETE_RECORDS: Operation = Operation::new("delete the records at PowerDNS", "DeleteFailed");
+const READ_RECORDS: ProviderOperation = ProviderOperation::new("read the records at PowerDNS", "ReadFailed");
+const WRITE_RECORDS: ProviderOperation =
+    ProviderOperation::new("write the records at PowerDNS", "WriteFailed");
+const DELETE_RECORDS: ProviderOperation =
+    ProviderOperation::new("delete the records at PowerDNS", "DeleteFailed");
 
 /// Reconciles PowerDnsRecordSets.
 pub struct PowerDnsRecordSets;
@@ -42,7 +44,7 @@ impl Driver for PowerDnsRecordSets {
     };
     const HAS_LISTING: bool = false;
 
-    fn check(&self, desired: &Desired) -> Result<(), String> {
+    fn check(&self, desired: &DesiredRecords) -> Result<(), String> {
         if desired.proxied {
             return Err(
                 "spec.proxied is set, but PowerDNS has no proxy: remove it, or use a provider of the class Cloudflare"
@@ -55,7 +57,12 @@ impl Driver for PowerDnsRecordSets {
         Ok(())
     }
 
-    fn observe(&self, api: &Upstream, desired: &Desired, _may_share: bool) -> Result<Observed, Failure> {
+    fn observe(
+        &self,
+        api: &Upstream,
+        desired: &DesiredRecords,
+        _may_share: bool,
+    ) -> Result<Observed, Failure> {
         let read = |name: &str| {
             // Without it errors are plain text, like those of anything else at the URL.
             let request = api.get(format!("{}?rrset_name={name}.", zone_path(&desired.zone)));
@@ -73,7 +80,7 @@ impl Driver for PowerDnsRecordSets {
     fn write(
         &self,
         api: &Upstream,
-        desired: &Desired,
+        desired: &DesiredRecords,
         _observed: &Observed,
         changes: Changes,
     ) -> Result<(), Failure> {
@@ -98,7 +105,7 @@ impl Driver for PowerDnsRecordSets {
         patch(api, desired, &sets, WRITE_RECORDS)
     }
 
-    fn delete(&self, api: &Upstream, desired: &Desired, _observed: &Observed) -> Result<(), Failure> {
+    fn delete(&self, api: &Upstream, desired: &DesiredRecords, _observed: &Observed) -> Result<(), Failure> {
         let sets = [
             build_delete(&desired.fqdn, desired.kind),
             build_delete(&desired.mark.fqdn, RecordType::TXT),
@@ -111,7 +118,12 @@ fn zone_path(zone: &str) -> String {
     format!("{ZONES_PATH}/{zone}.")
 }
 
-fn patch(api: &Upstream, desired: &Desired, sets: &[Value], operation: Operation) -> Result<(), Failure> {
+fn patch(
+    api: &Upstream,
+    desired: &DesiredRecords,
+    sets: &[Value],
+    operation: ProviderOperation,
+) -> Result<(), Failure> {
     let request = api
         .patch(zone_path(&desired.zone))
         .header("Accept", "application/json");

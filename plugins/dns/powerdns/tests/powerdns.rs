@@ -1,7 +1,7 @@
 //! Tests of the PowerDNS driver, and of the reconcile that all drivers share, against the in-memory host of the SDK.
 
 use dns_powerdns::PowerDnsRecordSets;
-use ostler_sdk::mock::{Host, response};
+use ostler_sdk::mock::{MockHost, response};
 use ostler_sdk::serde_json::{Value, from_slice, json};
 use ostler_sdk::{Condition, ConditionStatus, Error, Failure, Next, Outcome, Resolution};
 
@@ -37,8 +37,8 @@ fn claimed() -> Value {
     set
 }
 
-fn cluster() -> Host {
-    let host = Host::new();
+fn cluster() -> MockHost {
+    let host = MockHost::new();
     host.set_now(1_000_000_000_000).put(json!({
         "apiVersion": "dns.ostler.dev/v1alpha1", "kind": "DnsProvider",
         "metadata": { "name": "dns", "namespace": "infra" },
@@ -67,7 +67,7 @@ fn zone(rrsets: &[Value]) -> Value {
     json!({ "name": "example.com.", "rrsets": rrsets })
 }
 
-fn serve(host: &Host, records: &[Value], mark: Option<&str>) {
+fn serve(host: &MockHost, records: &[Value], mark: Option<&str>) {
     let mark: Vec<Value> = mark
         .map(|text| rrset("_ostler-a.app.example.com.", "TXT", &[&format!("\"{text}\"")]))
         .into_iter()
@@ -81,7 +81,7 @@ fn current() -> Value {
     rrset("APP.example.com.", "A", &["192.0.2.1", "192.0.2.2"])
 }
 
-fn patches(host: &Host) -> Vec<Value> {
+fn patches(host: &MockHost) -> Vec<Value> {
     let sent = host.sent();
     let patches = sent.iter().filter(|r| r.method.as_str() == "PATCH");
     patches

@@ -4,8 +4,8 @@
 mod upstream;
 
 use dns_api::{
-    Class, DnsProvider, DnsProviderSpec, DnsProviderStatus, DnsRecordSpec, Operation, driver, first_line,
-    is_token_malformed, resolver_name, suspended_outcome,
+    Class, DnsProvider, DnsProviderSpec, DnsProviderStatus, DnsRecordSpec, ProviderOperation, driver,
+    first_line, is_token_malformed, resolver_name, suspended_outcome,
 };
 use ostler_sdk::{Response, Selection, prelude::*, serde_json::Value};
 
@@ -14,7 +14,7 @@ const DIGEST_CHARS: usize = 16;
 
 const AUTHENTICATION_FAILED: &str = "AuthenticationFailed";
 const PROBE_FAILED: &str = "ProbeFailed";
-const PROBE: Operation = Operation::new("probe the provider", PROBE_FAILED);
+const PROBE: ProviderOperation = ProviderOperation::new("probe the provider", PROBE_FAILED);
 
 /// Reconciles DnsProviders.
 pub struct DnsProviders;

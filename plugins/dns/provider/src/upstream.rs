@@ -1,6 +1,6 @@
 //! The `Upstream` objects of a DnsProvider.
 
-use dns_api::{Class, DnsProvider, DnsProviderSpec, Limits, Resolver, driver, resolver_name};
+use dns_api::{Class, DnsProvider, DnsProviderSpec, ProviderLimits, Resolver, driver, resolver_name};
 use ostler_sdk::{prelude::*, serde_json::Value};
 
 const CLOUDFLARE_URL: &str = "https://api.cloudflare.com/client/v4";
@@ -49,7 +49,7 @@ pub fn build(provider: &DnsProvider, url: &str) -> Value {
 }
 
 /// Requests per second and burst: GoDaddy allows 60 a minute, Cloudflare 1200 in 5 minutes, PowerDNS any.
-fn choose_limits(class: Class, limits: Option<&Limits>) -> Option<(u32, u32)> {
+fn choose_limits(class: Class, limits: Option<&ProviderLimits>) -> Option<(u32, u32)> {
     match (limits, class) {
         (Some(limits), _) => {
             let per_second = limits.requests_per_second;

@@ -1,7 +1,7 @@
 //! Tests of the DnsProvider reconciler against the in-memory host of the SDK.
 
 use dns_provider::DnsProviders;
-use ostler_sdk::mock::Host;
+use ostler_sdk::mock::MockHost;
 use ostler_sdk::serde_json::{Value, from_slice, json};
 use ostler_sdk::{Error, Next, Outcome, Resolution, gvk};
 
@@ -21,7 +21,7 @@ fn powerdns() -> Value {
     provider
 }
 
-fn upstream(host: &Host, name: &str) -> Option<Value> {
+fn upstream(host: &MockHost, name: &str) -> Option<Value> {
     host.object(&gvk("ostler.dev", "v1alpha1", "Upstream").named("infra", name))
 }
 
@@ -55,7 +55,7 @@ fn each_class_has_its_upstream_and_probe() {
             json!({ "requestsPerSecond": 1, "burst": 5 }),
         ),
     ] {
-        let host = Host::new();
+        let host = MockHost::new();
         host.secret("dns-key", "key", "0123456789abcdef0123456789abcdef");
         host.answer("GET", path, 200, json!({ "version": "4.7.3" }));
         let outcome = host.reconcile(&DnsProviders, &object).expect("is ready");
@@ -75,7 +75,7 @@ fn each_class_has_its_upstream_and_probe() {
 
 #[test]
 fn limits_and_authority_of_the_spec_are_used() {
-    let host = Host::new();
+    let host = MockHost::new();
     host.answer("GET", "/api/v1/servers/localhost", 200, json!({}));
     let mut object = powerdns();
     object["spec"]["limits"] = json!({ "requestsPerSecond": 3 });
@@ -91,7 +91,7 @@ fn limits_and_authority_of_the_spec_are_used() {
 
 #[test]
 fn resolver_has_an_upstream_for_as_long_as_it_is_set() {
-    let host = Host::new();
+    let host = MockHost::new();
     host.answer("GET", "/api/v1/servers/localhost", 200, json!({}));
     let mut object = powerdns();
     object["spec"]["resolver"] = json!({ "url": "https://resolver.example.com" });
@@ -124,7 +124,7 @@ fn refused_credentials_are_reported_with_a_hint() {
             "10 domains",
         ),
     ] {
-        let host = Host::new();
+        let host = MockHost::new();
         host.answer("GET", path, code, "no");
         let failure = host.reconcile(&DnsProviders, &object).expect_err("refused");
         assert_eq!(failure.reason, "AuthenticationFailed");
@@ -135,7 +135,7 @@ fn refused_credentials_are_reported_with_a_hint() {
 
 #[test]
 fn token_without_the_form_of_one_is_reported_as_refused() {
-    let host = Host::new();
+    let host = MockHost::new();
     let errors = json!([{"code": 6003, "message": "Invalid request headers",
         "error_chain": [{"code": 6111, "message": "Invalid format for Authorization header"}]}]);
     let body = json!({"success": false, "errors": errors, "messages": [], "result": null});
@@ -149,7 +149,7 @@ fn token_without_the_form_of_one_is_reported_as_refused() {
 
 #[test]
 fn other_failures_of_the_probe_have_their_own_reason() {
-    let host = Host::new();
+    let host = MockHost::new();
     host.answer("GET", "/api/v1/servers/localhost", 503, "down");
     let failure = host.reconcile(&DnsProviders, &powerdns()).expect_err("down");
     assert_eq!(
@@ -179,7 +179,7 @@ fn other_failures_of_the_probe_have_their_own_reason() {
 
 #[test]
 fn cleanup_waits_for_the_records() {
-    let host = Host::new();
+    let host = MockHost::new();
     let record = |namespace: &str, name: &str, provider: Value| {
         json!({ "apiVersion": "dns.ostler.dev/v1alpha1", "kind": "DnsRecord",
                 "metadata": { "name": name, "namespace": namespace }, "spec": { "providerRef": provider } })

@@ -13,7 +13,7 @@ const MAX_POINTERS: usize = 32;
 
 /// The answer to a query.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct QueryAnswer {
     /// Response code; 0 is no error, 3 no such name.
     pub code: u8,
     /// Values of the records of the type, in canonical form.
@@ -60,7 +60,7 @@ pub fn encode_base64url(bytes: &[u8]) -> String {
 }
 
 /// Reads the records of a type in a response; none if it is malformed.
-pub fn decode_answer(message: &[u8], kind: RecordType) -> Option<Answer> {
+pub fn decode_answer(message: &[u8], kind: RecordType) -> Option<QueryAnswer> {
     let mut reader = Reader {
         message,
         at: HEADER_BYTES,
@@ -89,7 +89,7 @@ pub fn decode_answer(message: &[u8], kind: RecordType) -> Option<Answer> {
         }
         reader.at = end;
     }
-    Some(Answer {
+    Some(QueryAnswer {
         code: message.get(3)? & 15,
         values,
     })
@@ -240,7 +240,7 @@ mod tests {
         let answer = decode_answer(&message, RecordType::A).expect("a message");
         assert_eq!(
             answer,
-            Answer {
+            QueryAnswer {
                 code: 3,
                 values: Vec::new()
             }

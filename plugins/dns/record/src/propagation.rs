@@ -10,7 +10,7 @@ use dns_api::{
 };
 use ostler_sdk::{Response, from_rfc3339, prelude::*};
 
-use crate::message::{self, Answer};
+use crate::message::{self, QueryAnswer};
 
 const CONDITION_TYPE: &str = "Propagated";
 /// Intervals of the queries while the records are not visible: as long as they have been written, within these limits.
@@ -55,7 +55,7 @@ fn query(
     provider: &DnsProvider,
     resolver: &Resolver,
     status: &DnsRecordStatus,
-) -> Result<Answer, String> {
+) -> Result<QueryAnswer, String> {
     let name = status.fqdn.as_deref().unwrap_or_default();
     let query = message::encode_query(name, record.spec.r#type);
     let path = format!(
@@ -73,7 +73,7 @@ fn query(
     answer.ok_or_else(|| "The resolver did not respond with a DNS message.".to_owned())
 }
 
-fn judge(record: &DnsRecord, answer: &Answer) -> Condition {
+fn judge(record: &DnsRecord, answer: &QueryAnswer) -> Condition {
     let visible: BTreeSet<String> = answer.values.iter().cloned().collect();
     let spec = &record.spec;
     let wanted = canonical_values(spec.r#type, &spec.values).unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Tests of the DnsRecord reconciler against the in-memory host of the SDK.
 
 use dns_record::DnsRecords;
-use ostler_sdk::mock::{Host, response};
+use ostler_sdk::mock::{MockHost, response};
 use ostler_sdk::serde_json::{Value, from_slice, json};
 use ostler_sdk::{ConditionStatus, Error, Next, ObjectRef, Outcome, Resolution, gvk};
 
@@ -21,8 +21,8 @@ fn with(key: &str, value: impl Into<Value>) -> Value {
     record
 }
 
-fn cluster(class: &str, resolver: Value) -> Host {
-    let host = Host::new();
+fn cluster(class: &str, resolver: Value) -> MockHost {
+    let host = MockHost::new();
     let mut provider = json!({
         "apiVersion": "dns.ostler.dev/v1alpha1", "kind": "DnsProvider",
         "metadata": { "name": "dns", "namespace": "infra" },
@@ -44,7 +44,7 @@ fn set_ref(class: &str) -> ObjectRef {
 }
 
 /// Gives the record set a condition, as its driver does.
-fn set_condition(host: &Host, status: &str, reason: &str, stalled: bool) {
+fn set_condition(host: &MockHost, status: &str, reason: &str, stalled: bool) {
     let mut set = host.object(&set_ref("PowerDns")).expect("applied");
     let condition = |kind: &str, status: &str| json!({ "type": kind, "status": status, "reason": reason, "message": "because", "observedGeneration": 1 });
     set["metadata"]["generation"] = 1.into();
@@ -59,7 +59,7 @@ fn set_condition(host: &Host, status: &str, reason: &str, stalled: bool) {
     host.put(set);
 }
 
-fn applied(resolver: Value) -> Host {
+fn applied(resolver: Value) -> MockHost {
     let host = cluster("PowerDNS", resolver);
     host.reconcile(&DnsRecords, &record())
         .expect_err("waits for the driver");
@@ -177,7 +177,7 @@ fn invalid_specs_are_terminal_and_apply_nothing() {
         .reconcile(&DnsRecords, &elsewhere)
         .expect_err("refused");
     assert_eq!(failure.reason, "NamespaceNotAllowed");
-    let failure = Host::new()
+    let failure = MockHost::new()
         .reconcile(&DnsRecords, &record())
         .expect_err("no provider");
     assert_eq!(

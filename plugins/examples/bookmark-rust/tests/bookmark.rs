@@ -1,11 +1,11 @@
 //! Tests of the example against the SDK's in-memory host.
 
 use bookmark_rust::{BookmarkSpec, Bookmarks};
-use ostler_sdk::{Resolution, crd, mock::Host, serde_json::json};
+use ostler_sdk::{Resolution, crd, mock::MockHost, serde_json::json};
 
 #[test]
 fn invalid_path_is_terminal_without_a_request() {
-    let host = Host::new();
+    let host = MockHost::new();
     let object = json!({
         "metadata": { "name": "a", "namespace": "b" },
         "spec": { "title": "A", "upstream": "pages", "path": "no" },

@@ -1,11 +1,11 @@
 //! Tests of the example against the SDK's in-memory host.
 
 use greeting::{Greeter, GreetingSpec};
-use ostler_sdk::{Condition, Next, Resolution, crd, gvk, mock::Host, serde_json::json};
+use ostler_sdk::{Condition, Next, Resolution, crd, gvk, mock::MockHost, serde_json::json};
 
 #[test]
 fn greeting_is_applied_as_config_map_once() {
-    let host = Host::new();
+    let host = MockHost::new();
     let object = json!({
         "metadata": { "name": "world", "namespace": "default" },
         "spec": { "name": "World", "salutation": "Hi" },
@@ -28,7 +28,7 @@ fn greeting_is_applied_as_config_map_once() {
 
 #[test]
 fn missing_grant_and_invalid_spec_have_distinct_resolutions() {
-    let host = Host::new();
+    let host = MockHost::new();
     let object = json!({ "metadata": { "name": "a", "namespace": "b" }, "spec": { "name": "A" } });
     host.deny("kubernetes.apply");
     let failure = host.reconcile(&Greeter, &object).expect_err("may not write");
@@ -42,7 +42,7 @@ fn missing_grant_and_invalid_spec_have_distinct_resolutions() {
 
 #[test]
 fn cleanup_emits_farewell_and_succeeds() {
-    let host = Host::new();
+    let host = MockHost::new();
     let object = json!({ "metadata": { "name": "a", "namespace": "b" }, "spec": { "name": "A" } });
     let outcome = host.cleanup(&Greeter, &object).expect("cleans up");
     assert_eq!(outcome.next, Next::AwaitChange);

@@ -1,7 +1,7 @@
 //! The example of provisioning that exists in four languages: a text, and a `Service` if it is public.
 
 use ostler_sdk::{
-    Resource as _,
+    KindSpec as _,
     prelude::*,
     provision::{Dependency, Resource, StepTree, serial, step, when},
 };

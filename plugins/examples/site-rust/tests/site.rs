@@ -1,11 +1,11 @@
 //! Tests of the example against the SDK's in-memory host.
 
-use ostler_sdk::{crd, mock::Host, serde_json::json};
+use ostler_sdk::{crd, mock::MockHost, serde_json::json};
 use site_rust::{SiteSpec, Sites};
 
 #[test]
 fn service_is_removed_when_the_site_is_public_no_longer() {
-    let host = Host::new();
+    let host = MockHost::new();
     let mut site = json!({
         "metadata": { "name": "a", "namespace": "n", "uid": "u" },
         "spec": { "text": "Hello", "public": true },

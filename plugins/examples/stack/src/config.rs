@@ -6,18 +6,18 @@ use crate::{Stack, objects::DEFAULTS_NAME};
 
 /// The configuration (`config` in plugin.yaml).
 #[ostler_sdk::api]
-pub struct Config {
+pub struct StackConfig {
     /// Namespace of the ConfigMap with the defaults.
     pub defaults_namespace: Option<String>,
     /// Tool that deploys charts.
     pub charts: Option<Charts>,
     /// Place on another cluster where Stacks are registered.
-    pub registry: Option<Registry>,
+    pub registry: Option<StackRegistry>,
 }
 
 /// The place on another cluster where Stacks are registered.
 #[ostler_sdk::api]
-pub struct Registry {
+pub struct StackRegistry {
     /// Namespace and name of the Cluster.
     pub cluster: String,
     /// Namespace there.
@@ -53,14 +53,14 @@ impl Charts {
 }
 
 /// What a Stack is made of besides its spec.
-pub struct Inputs {
+pub struct StackInputs {
     /// Number of Pods where the Stack does not set it.
     pub replicas: u32,
     /// Digest of the value of its Secret; none without one.
     pub secret_digest: Option<String>,
 }
 
-impl Default for Inputs {
+impl Default for StackInputs {
     fn default() -> Self {
         Self {
             replicas: 1,
@@ -69,9 +69,9 @@ impl Default for Inputs {
     }
 }
 
-impl Inputs {
+impl StackInputs {
     /// Reads the inputs. A change of one reconciles each Stack that it is for.
-    pub fn read(ctx: &Context, stack: &Stack, config: &Config) -> Result<Self, Failure> {
+    pub fn read(ctx: &Context, stack: &Stack, config: &StackConfig) -> Result<Self, Failure> {
         let mut inputs = Self::default();
         if let Some(namespace) = &config.defaults_namespace {
             let reference = gvk("", "v1", "ConfigMap").named(namespace, DEFAULTS_NAME);

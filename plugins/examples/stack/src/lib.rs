@@ -8,12 +8,13 @@ mod steps;
 use std::collections::BTreeMap;
 
 use ostler_sdk::{
+    SecretKey,
     prelude::*,
     provision::wait_for_foreground_deletion,
     serde_json::{Map, Value},
 };
 
-use crate::config::{Config, Inputs};
+use crate::config::{StackConfig, StackInputs};
 
 /// An application, the objects that it needs, and the applications that it uses.
 #[ostler_sdk::resource(
@@ -40,7 +41,7 @@ pub struct StackSpec {
     /// Settings in the environment of the application.
     #[serde(default)]
     pub settings: BTreeMap<String, String>,
-    /// Key of a Secret in the environment of the application, under its own name. A changed value restarts the Pods.
+    /// Key of a Secret in the environment of the application, in the variable of its name. A changed value restarts the Pods.
     pub secret: Option<SecretKey>,
     /// Host name that the application is exposed under. Its Ingress is removed when it is unset.
     pub host: Option<String>,
@@ -52,17 +53,6 @@ pub struct StackSpec {
     /// Registers the application on the cluster of the registry, once it is available. The entry is removed when it is unset.
     #[serde(default)]
     pub registered: bool,
-}
-
-/// A key of a Secret in the same namespace.
-#[ostler_sdk::api]
-pub struct SecretKey {
-    /// Name of the Secret.
-    #[schemars(length(min = 1))]
-    pub name: String,
-    /// Key in the Secret, which is also the name of the variable.
-    #[schemars(length(min = 1))]
-    pub key: String,
 }
 
 /// A Helm chart.
@@ -98,8 +88,8 @@ impl Reconciler for Stacks {
     const PHASE: bool = true;
 
     fn reconcile(&self, ctx: &Context, stack: &Stack) -> Result<Outcome, Failure> {
-        let config: Config = ctx.config()?;
-        let inputs = Inputs::read(ctx, stack, &config)?;
+        let config: StackConfig = ctx.config()?;
+        let inputs = StackInputs::read(ctx, stack, &config)?;
         let holders = ctx.list_holders(&stack.reference())?;
         let status = StackStatus {
             phase: None,
@@ -116,8 +106,8 @@ impl Reconciler for Stacks {
     }
 
     fn cleanup(&self, ctx: &Context, stack: &Stack) -> Result<Outcome, Failure> {
-        let config: Config = ctx.config()?;
-        let steps = steps::build(stack, &config, Inputs::default())?;
+        let config: StackConfig = ctx.config()?;
+        let steps = steps::build(stack, &config, StackInputs::default())?;
         wait_for_foreground_deletion(&stack.metadata).and_then(|()| steps.deprovision(ctx))
     }
 }
@@ -135,7 +125,7 @@ pub struct Hooks;
 impl Lifecycle for Hooks {
     /// Creates the defaults, which an administrator may edit: they are not overwritten.
     fn initialize(&self, ctx: &Context) -> Result<(), Error> {
-        let config: Config = ctx.config().map_err(|failure| Error::Invalid(failure.message))?;
+        let config: StackConfig = ctx.config().map_err(|failure| Error::Invalid(failure.message))?;
         let Some(namespace) = &config.defaults_namespace else {
             return Ok(());
         };

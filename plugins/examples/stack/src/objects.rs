@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ostler_sdk::{prelude::*, serde_json::Value};
 
-use crate::{Stack, config::Inputs};
+use crate::{Stack, config::StackInputs};
 
 /// Name of the ConfigMap with the defaults.
 pub const DEFAULTS_NAME: &str = "stack-defaults";
@@ -21,7 +21,7 @@ fn build_object(stack: &Stack, api_version: &str, kind: &str) -> Value {
 
 /// Builds the ConfigMap with the defaults.
 pub fn build_defaults(namespace: &str) -> Value {
-    let replicas = Inputs::default().replicas.to_string();
+    let replicas = StackInputs::default().replicas.to_string();
     json!({
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -38,7 +38,7 @@ pub fn build_settings(stack: &Stack) -> Value {
 }
 
 /// Builds the Deployment.
-pub fn build_deployment(stack: &Stack, inputs: &Inputs) -> Value {
+pub fn build_deployment(stack: &Stack, inputs: &StackInputs) -> Value {
     let spec = &stack.spec;
     // In the template of the Pods they restart the Pods with changed values.
     let mut digests = json!({ "examples.ostler.dev/settings": hash_settings(&spec.settings) });

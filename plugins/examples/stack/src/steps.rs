@@ -1,21 +1,25 @@
 //! The steps of a Stack.
 
 use ostler_sdk::{
-    Resource as _,
+    KindSpec as _, SecretKey,
     prelude::*,
     provision::{Dependency, HelmApplication, Provision, Resource, StepTree, concurrent, serial, step, when},
     serde_json::Value,
 };
 
 use crate::{
-    SecretKey, Stack, StackSpec,
-    config::{Charts, Config, Inputs},
+    Stack, StackSpec,
+    config::{Charts, StackConfig, StackInputs},
     objects,
 };
 
 /// Builds the steps: what the application needs, the application, and once that is available its Ingress and
 /// its entry in the registry.
-pub fn build<'a>(stack: &'a Stack, config: &'a Config, inputs: Inputs) -> Result<StepTree<'a>, Failure> {
+pub fn build<'a>(
+    stack: &'a Stack,
+    config: &'a StackConfig,
+    inputs: StackInputs,
+) -> Result<StepTree<'a>, Failure> {
     let spec = &stack.spec;
     let resource = |object| Resource::new(&stack.metadata, object);
     let mut needed = vec![step("SettingsApplied", resource(objects::build_settings(stack)))];

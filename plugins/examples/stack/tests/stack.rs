@@ -2,7 +2,7 @@
 
 use ostler_sdk::{
     ConditionStatus, Failure, Gvk, ObjectRef, Outcome, Resolution, crd, gvk,
-    mock::Host,
+    mock::MockHost,
     serde_json::{Value, json},
 };
 use stack::{Hooks, StackSpec, Stacks, TEAM_KEY, VERSION_ANNOTATION};
@@ -29,7 +29,7 @@ fn stacks(name: &str) -> ObjectRef {
 }
 
 /// Sets a condition of an object to True, as its controller does.
-fn set_true(host: &Host, reference: &ObjectRef, condition: &str) {
+fn set_true(host: &MockHost, reference: &ObjectRef, condition: &str) {
     let mut object = host.object(reference).expect("it exists");
     object["status"]["conditions"] = json!([{ "type": condition, "status": "True" }]);
     host.put(object);
@@ -46,7 +46,7 @@ fn reason<'a>(result: &'a Result<Outcome, Failure>, step: &str) -> &'a str {
 
 #[test]
 fn stack_is_made_in_order_and_deleted_in_the_reverse_order() {
-    let host = Host::new();
+    let host = MockHost::new();
     let stack = stack(json!({ "host": "shop.example.com", "replicas": 2, "settings": { "A": "1" } }));
     let result = host.reconcile(&Stacks, &stack);
     let made = [
@@ -95,7 +95,7 @@ fn stack_is_made_in_order_and_deleted_in_the_reverse_order() {
 
 #[test]
 fn ingress_is_removed_when_the_host_is_unset() {
-    let host = Host::new();
+    let host = MockHost::new();
     host.reconcile(&Stacks, &stack(json!({}))).expect_err("waits");
     set_true(&host, &deployment(), "Available");
     host.reconcile(&Stacks, &stack(json!({ "host": "a.example.com" })))
@@ -109,7 +109,7 @@ fn ingress_is_removed_when_the_host_is_unset() {
 
 #[test]
 fn foreign_service_is_terminal_beside_a_deployment_that_waits() {
-    let host = Host::new();
+    let host = MockHost::new();
     host.put(
         json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "shop", "namespace": "n" } }),
     );
@@ -125,7 +125,7 @@ fn foreign_service_is_terminal_beside_a_deployment_that_waits() {
 
 #[test]
 fn used_stacks_are_held_before_all_are_ready() {
-    let host = Host::new();
+    let host = MockHost::new();
     let stack = stack(json!({ "dependsOn": ["a", "b"] }));
     for name in ["a", "b"] {
         host.put(
@@ -150,7 +150,7 @@ fn used_stacks_are_held_before_all_are_ready() {
 
 #[test]
 fn secret_is_waited_for_and_its_change_restarts_the_pods() {
-    let host = Host::new();
+    let host = MockHost::new();
     let stack = stack(json!({ "secret": { "name": "password", "key": "PASSWORD" } }));
     let result = host.reconcile(&Stacks, &stack);
     assert_eq!(reason(&result, "SecretPresent"), "NotFound");
@@ -173,7 +173,7 @@ fn secret_is_waited_for_and_its_change_restarts_the_pods() {
 
 #[test]
 fn holders_are_shown_in_the_status() {
-    let host = Host::new();
+    let host = MockHost::new();
     host.add_holder(&stacks("shop"), stacks("web"));
     let failure = host.reconcile(&Stacks, &stack(json!({}))).expect_err("waits");
     assert_eq!(
@@ -185,14 +185,14 @@ fn holders_are_shown_in_the_status() {
 /// The original stops with `ErrYield` and comes back after a fixed time.
 #[test]
 fn yield_is_a_wait() {
-    let host = Host::new();
+    let host = MockHost::new();
     let failure = host.reconcile(&Stacks, &stack(json!({}))).expect_err("waits");
     assert_eq!(failure.resolution, Resolution::Wait);
 }
 
 #[test]
 fn foreground_deletion_is_waited_for_before_anything_is_deleted() {
-    let host = Host::new();
+    let host = MockHost::new();
     host.reconcile(&Stacks, &stack(json!({}))).expect_err("waits");
     host.forget();
     let mut deleted = stack(json!({}));
@@ -224,7 +224,7 @@ fn chart_is_deployed_by_the_configured_tool_and_uninstalled_when_it_is_unset() {
         ),
     ];
     for (driver, kind, ready) in table {
-        let host = Host::new();
+        let host = MockHost::new();
         host.set_config(json!({ "charts": { "driver": driver, "namespace": "tools" } }));
         let result = host.reconcile(&Stacks, &stack(chart.clone()));
         assert_eq!(reason(&result, "ChartDeployed"), "Provisioning", "{driver}");
@@ -254,7 +254,7 @@ fn chart_is_deployed_by_the_configured_tool_and_uninstalled_when_it_is_unset() {
 
 #[test]
 fn chart_without_a_configured_tool_is_terminal_and_does_not_block_the_deletion() {
-    let host = Host::new();
+    let host = MockHost::new();
     let chart =
         json!({ "chart": { "repository": "https://charts.example.com", "name": "redis", "version": "1" } });
     let failure = host
@@ -271,7 +271,7 @@ fn chart_without_a_configured_tool_is_terminal_and_does_not_block_the_deletion()
 
 #[test]
 fn stack_is_registered_on_the_cluster_of_the_registry_while_it_is_set() {
-    let host = Host::new();
+    let host = MockHost::new();
     host.set_config(json!({ "registry": { "cluster": "fleet/registry", "namespace": "stacks" } }));
     let registered = stack(json!({ "registered": true }));
     let result = host.reconcile(&Stacks, &registered);
@@ -294,7 +294,7 @@ fn stack_is_registered_on_the_cluster_of_the_registry_while_it_is_set() {
 
 #[test]
 fn registration_without_a_configured_registry_is_terminal_and_does_not_block_the_deletion() {
-    let host = Host::new();
+    let host = MockHost::new();
     let mut stack = stack(json!({ "registered": true }));
     let failure = host.reconcile(&Stacks, &stack).expect_err("is refused");
     assert_eq!(
@@ -307,7 +307,7 @@ fn registration_without_a_configured_registry_is_terminal_and_does_not_block_the
 
 #[test]
 fn initialize_creates_defaults_and_keeps_edits() {
-    let host = Host::new();
+    let host = MockHost::new();
     host.initialize(&Hooks).expect("has nothing to do");
     assert!(host.writes().is_empty());
     host.set_config(json!({ "defaultsNamespace": "system" }));
@@ -328,7 +328,7 @@ fn initialize_creates_defaults_and_keeps_edits() {
 /// Of the original: "DO NOT MODIFY THE SPEC EVER … Only things like metadata can be touched".
 #[test]
 fn upgrade_changes_metadata_only() {
-    let host = Host::new();
+    let host = MockHost::new();
     let mut old = stack(json!({ "host": "shop.example.com" }));
     old["metadata"]["labels"] = json!({ TEAM_KEY: "sales", "other": "1" });
     let upgraded = host.upgrade(&Hooks, &old).expect("succeeds").expect("is changed");

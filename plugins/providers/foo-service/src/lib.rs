@@ -6,14 +6,14 @@ use ostler_sdk::{
     SecretKeyRef,
     prelude::*,
     provider::{
-        Clusters, DomainService, Permissions, PolicyRule, ProviderConfig, ProviderStatus, ServiceProvider,
-        ServiceStatus,
+        AccessPermissions, Clusters, DomainService, PolicyRule, ProviderConfig, ProviderStatus,
+        ServiceProvider, ServiceStatus,
     },
     provision::{Resource, StepTree, concurrent, serial, step},
     serde_json::Value,
 };
 
-use crate::objects::{Inputs, namespace_name};
+use crate::objects::{ServiceInputs, namespace_name};
 
 /// A service that answers each request with a text.
 #[ostler_sdk::resource(
@@ -109,7 +109,7 @@ impl DomainService for FooServices {
         config: &FooServiceConfigSpec,
         clusters: &Clusters,
     ) -> Result<Outcome, Failure> {
-        let inputs = Inputs {
+        let inputs = ServiceInputs {
             image: &config.image,
             secret_digest: read_digest(ctx, config)?,
         };
@@ -132,7 +132,7 @@ impl DomainService for FooServices {
         _config: Option<&FooServiceConfigSpec>,
         clusters: &Clusters,
     ) -> Result<(), Failure> {
-        let steps = build_steps(object, &Inputs::default(), clusters.workload()?.name());
+        let steps = build_steps(object, &ServiceInputs::default(), clusters.workload()?.name());
         steps.deprovision(ctx).map(|_| ())
     }
 }
@@ -150,7 +150,7 @@ fn read_digest(ctx: &Context, config: &FooServiceConfigSpec) -> Result<Option<St
     }
 }
 
-fn build_steps<'a>(object: &'a FooService, inputs: &Inputs, cluster: &'a str) -> StepTree<'a> {
+fn build_steps<'a>(object: &'a FooService, inputs: &ServiceInputs, cluster: &'a str) -> StepTree<'a> {
     let resource = |value: Value| Resource::new(&object.metadata, value).on_cluster(cluster);
     serial(vec![
         step("NamespaceCreated", resource(objects::build_namespace(object))),
@@ -166,7 +166,7 @@ fn build_steps<'a>(object: &'a FooService, inputs: &Inputs, cluster: &'a str) ->
 }
 
 /// The least that the steps need.
-const PERMISSIONS: &[Permissions] = &[Permissions {
+const PERMISSIONS: &[AccessPermissions] = &[AccessPermissions {
     namespace: None,
     rules: &[
         PolicyRule {

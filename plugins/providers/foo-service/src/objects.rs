@@ -9,7 +9,7 @@ const SERVICE_PORT: u16 = 8080;
 
 /// Inputs of the objects besides the spec.
 #[derive(Default)]
-pub struct Inputs<'a> {
+pub struct ServiceInputs<'a> {
     /// Image of the service.
     pub image: &'a str,
     /// Digest of the Secret that restarts the Pods.
@@ -42,7 +42,7 @@ pub fn build_settings(object: &FooService) -> Value {
 }
 
 /// Builds the Deployment. The Pods see a changed text in the mounted file, and are restarted for a changed Secret.
-pub fn build_deployment(object: &FooService, inputs: &Inputs) -> Value {
+pub fn build_deployment(object: &FooService, inputs: &ServiceInputs) -> Value {
     let mut deployment = build_object(object, "apps/v1", "Deployment");
     let container = json!({
         "name": "foo",

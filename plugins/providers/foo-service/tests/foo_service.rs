@@ -3,19 +3,19 @@
 use foo_service::{FooServiceConfigSpec, FooServiceSpec, PROVIDER};
 use ostler_sdk::{
     Failure, Gvk, Next, ObjectRef, Outcome, Resolution, crd, gvk,
-    mock::Host,
+    mock::MockHost,
     serde_json::{Value, from_slice, json},
 };
 
 /// A host with the configuration, and a FooService with its status as the host stores it.
 struct World {
-    host: Host,
+    host: MockHost,
     service: Value,
 }
 
 impl World {
     fn new() -> Self {
-        let host = Host::new();
+        let host = MockHost::new();
         host.set_config(json!({ "requestNamespace": "platform" }));
         put_config(&host, json!({ "image": "foo:1" }));
         let service = json!({
@@ -108,7 +108,7 @@ fn config() -> ObjectRef {
     gvk("services.ostler.dev", "v1alpha1", "FooServiceConfig").named("", "foo-service")
 }
 
-fn put_config(host: &Host, spec: Value) {
+fn put_config(host: &MockHost, spec: Value) {
     host.put(json!({
         "apiVersion": "services.ostler.dev/v1alpha1", "kind": "FooServiceConfig",
         "metadata": { "name": "foo-service" }, "spec": spec,
@@ -116,7 +116,7 @@ fn put_config(host: &Host, spec: Value) {
 }
 
 /// The writes without the hashes in names.
-fn kinds(host: &Host) -> Vec<String> {
+fn kinds(host: &MockHost) -> Vec<String> {
     let writes = host.writes();
     let words = |write: &String| write.split(' ').take(2).collect::<Vec<_>>().join(" ");
     writes.iter().map(words).collect()

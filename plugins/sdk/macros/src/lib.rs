@@ -56,10 +56,10 @@ pub fn resource(args: TokenStream, item: TokenStream) -> TokenStream {
 ///
 /// `#[reconciler(messages = handle)]` also exports the function `handle`, or another `MessageHandler`.
 ///
-/// In native tests the function's name is a value: `Host::new().reconcile(&reconcile, &object)`.
+/// In native tests the function's name is a value: `MockHost::new().reconcile(&reconcile, &object)`.
 #[proc_macro_attribute]
 pub fn reconciler(args: TokenStream, item: TokenStream) -> TokenStream {
-    let arguments = parse_macro_input!(args as reconciler::Arguments);
+    let arguments = parse_macro_input!(args as reconciler::ReconcilerArguments);
     let function = parse_macro_input!(item as reconciler::Function);
     reconciler::expand(&arguments, &function)
         .unwrap_or_else(syn::Error::into_compile_error)

@@ -7,12 +7,12 @@ use syn::{
 
 /// Arguments of the attribute.
 #[derive(Default)]
-pub struct Arguments {
+pub struct ReconcilerArguments {
     /// The message handler.
     messages: Option<syn::Path>,
 }
 
-impl Parse for Arguments {
+impl Parse for ReconcilerArguments {
     fn parse(input: ParseStream) -> Result<Self> {
         if input.is_empty() {
             return Ok(Self::default());
@@ -56,7 +56,7 @@ impl Parse for Function {
 }
 
 /// A value of the function's name that is a reconciler, and the plugin that has it.
-pub fn expand(arguments: &Arguments, function: &Function) -> Result<TokenStream> {
+pub fn expand(arguments: &ReconcilerArguments, function: &Function) -> Result<TokenStream> {
     let Function {
         attrs,
         visibility,
@@ -115,7 +115,8 @@ mod tests {
             ),
             ("struct F;", "expected `fn`"),
         ] {
-            let made = syn::parse_str(source).and_then(|f: Function| expand(&Arguments::default(), &f));
+            let made =
+                syn::parse_str(source).and_then(|f: Function| expand(&ReconcilerArguments::default(), &f));
             let error = made.expect_err(source).to_string();
             assert!(error.contains(words), "{source}: {error}");
         }
@@ -123,7 +124,7 @@ mod tests {
 
     #[test]
     fn message_handler_is_the_only_argument() {
-        let arguments: Arguments = syn::parse_str("messages = events::handle").expect("arguments");
+        let arguments: ReconcilerArguments = syn::parse_str("messages = events::handle").expect("arguments");
         let function = syn::parse_str("fn f(ctx: &Context, object: &Kind) -> R {}").expect("a function");
         let expanded = expand(&arguments, &function).expect("expanded").to_string();
         assert!(
@@ -131,7 +132,7 @@ mod tests {
             "{expanded}"
         );
         for source in ["finalizer", "messages", "messages = a, b"] {
-            assert!(syn::parse_str::<Arguments>(source).is_err(), "{source}");
+            assert!(syn::parse_str::<ReconcilerArguments>(source).is_err(), "{source}");
         }
     }
 }

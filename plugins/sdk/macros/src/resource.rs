@@ -134,7 +134,7 @@ pub fn expand(args: &Args, input: DeriveInput) -> Result<TokenStream> {
         #[doc = #alias_doc]
         #visibility type #alias = ::ostler_sdk::Object<#spec>;
 
-        impl ::ostler_sdk::Resource for #spec {
+        impl ::ostler_sdk::KindSpec for #spec {
             const GROUP: &'static str = #group;
             const VERSION: &'static str = #version;
             const KIND: &'static str = #kind;
@@ -143,7 +143,7 @@ pub fn expand(args: &Args, input: DeriveInput) -> Result<TokenStream> {
         }
 
         #[cfg(not(target_arch = "wasm32"))]
-        impl ::ostler_sdk::crd::Definition for #spec {
+        impl ::ostler_sdk::crd::CrdDefinition for #spec {
             const PLURAL: &'static str = #plural;
             const DESCRIPTION: &'static str = #doc;
             const SHORT_NAMES: &'static [&'static str] = &[#(#short_names),*];

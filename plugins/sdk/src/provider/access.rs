@@ -29,7 +29,7 @@ const OWNER_ANNOTATION: &str = "provision.ostler.dev/owner-name";
 
 /// Permissions that an `AccessRequest` asks for: a Role in the namespace, or a ClusterRole.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Permissions {
+pub struct AccessPermissions {
     /// Namespace of the Role; none for a ClusterRole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<&'static str>,
@@ -74,8 +74,8 @@ pub(super) type FindRequest = fn(&ObjectMeta) -> RequestRef;
 
 /// The clusters that a provider requests for each object.
 pub(super) struct AccessPlan {
-    pub(super) mcp: Option<(&'static [Permissions], FindRequest)>,
-    pub(super) workload: Option<&'static [Permissions]>,
+    pub(super) mcp: Option<(&'static [AccessPermissions], FindRequest)>,
+    pub(super) workload: Option<&'static [AccessPermissions]>,
 }
 
 /// The clusters of a service.
@@ -149,7 +149,7 @@ impl ClusterRole<'_> {
     pub(super) fn request_cluster(
         &self,
         ctx: &Context,
-        permissions: &[Permissions],
+        permissions: &[AccessPermissions],
     ) -> Result<TargetCluster, Failure> {
         let name = self.request_name();
         let spec = json!({ "purpose": self.role });
@@ -166,7 +166,7 @@ impl ClusterRole<'_> {
         &self,
         ctx: &Context,
         request: &RequestRef,
-        permissions: &[Permissions],
+        permissions: &[AccessPermissions],
     ) -> Result<TargetCluster, Failure> {
         let spec = json!({ "requestRef": request, "token": { "permissions": permissions } });
         let granted = self.apply_request(ctx, access_request(), &self.request_name(), spec)?;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{Context, Error, Object, Resource, outcome::to_json_bytes, slim};
+use crate::{Context, Error, KindSpec, Object, outcome::to_json_bytes, slim};
 
 /// The status of a kind that stands for a service. It has a field `phase` (`Option<String>`), which the host maintains, and a
 /// field `provider` ([`ProviderStatus`]), which [`ServiceProvider`](super::ServiceProvider) maintains.
@@ -34,7 +34,7 @@ pub enum ServiceStage {
 }
 
 impl ProviderStatus {
-    pub(super) fn read<S: Resource<Status: ServiceStatus>>(object: &Object<S>) -> Self {
+    pub(super) fn read<S: KindSpec<Status: ServiceStatus>>(object: &Object<S>) -> Self {
         object.status.provider().cloned().unwrap_or_default()
     }
 

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use proptest::prelude::*;
 
-use super::world::{World, access_request, cluster_request};
+use super::world::{ProviderWorld, access_request, cluster_request};
 
 /// An event of a provider.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +35,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..12)
 }
 
-fn run(world: &World, step: Step, is_deleted: bool) {
+fn run(world: &ProviderWorld, step: Step, is_deleted: bool) {
     let call = || {
         if is_deleted {
             world.delete().is_ok()
@@ -71,7 +71,7 @@ fn run(world: &World, step: Step, is_deleted: bool) {
 }
 
 /// Nothing is installed where the plugin itself has revoked the access.
-fn check_order(world: &World) -> Result<(), TestCaseError> {
+fn check_order(world: &ProviderWorld) -> Result<(), TestCaseError> {
     let writes = world.host.writes();
     let is_revoked = writes.iter().any(|write| {
         ["delete Cluster", "delete AccessRequest", "delete ClusterRequest"]
@@ -90,7 +90,7 @@ proptest! {
 
     #[test]
     fn provider_interrupted_anywhere_leaves_nothing_behind(before in steps(), after in steps()) {
-        let world = World::new();
+        let world = ProviderWorld::new();
         for step in before {
             run(&world, step, false);
         }

@@ -6,11 +6,11 @@ mod world;
 
 use ostler_sdk::{Next, Resolution, gvk, prelude::*, serde_json::Value};
 
-use world::{World, access_request, cluster_request};
+use world::{ProviderWorld, access_request, cluster_request};
 
 #[test]
 fn clusters_are_requested_in_order_and_waited_for() {
-    let world = World::new();
+    let world = ProviderWorld::new();
     let failure = world.reconcile().expect_err("the ClusterRequest is not granted");
     assert_eq!(
         (failure.resolution, &*failure.reason),
@@ -44,7 +44,7 @@ fn clusters_are_requested_in_order_and_waited_for() {
 /// The plugin names the Secret, and there is no object of the kind Secret that it could read.
 #[test]
 fn cluster_names_the_secret_of_the_access_request() {
-    let world = World::installed();
+    let world = ProviderWorld::installed();
     let clusters = world.own_clusters();
     assert_eq!(clusters.len(), 1);
     let secret = json!({ "name": "credentials", "key": "kubeconfig" });
@@ -55,7 +55,7 @@ fn cluster_names_the_secret_of_the_access_request() {
 
 #[test]
 fn cluster_in_the_request_namespace_allows_that_of_the_object() {
-    let world = World::new();
+    let world = ProviderWorld::new();
     world
         .host
         .set_config(json!({ "requestNamespace": "platform", "providerName": "other" }));
@@ -73,7 +73,7 @@ fn cluster_in_the_request_namespace_allows_that_of_the_object() {
 
 #[test]
 fn control_plane_and_workload_cluster_do_not_wait_for_each_other() {
-    let world = World::with_mcp();
+    let world = ProviderWorld::with_mcp();
     world.reconcile().expect_err("both wait");
     let kinds: Vec<_> = world
         .host
@@ -96,7 +96,7 @@ fn control_plane_and_workload_cluster_do_not_wait_for_each_other() {
 
 #[test]
 fn denied_request_is_terminal_until_it_changes() {
-    let world = World::new();
+    let world = ProviderWorld::new();
     world.reconcile().expect_err("waits");
     let reference = cluster_request(&world.request_name());
     world.set_status(
@@ -119,7 +119,7 @@ fn denied_request_is_terminal_until_it_changes() {
 
 #[test]
 fn grant_of_an_earlier_generation_is_waited_for() {
-    let world = World::installed();
+    let world = ProviderWorld::installed();
     let reference = access_request(&world.request_name());
     let mut request = world.object(&reference);
     request["metadata"]["generation"] = 2.into();
@@ -137,7 +137,7 @@ fn grant_of_an_earlier_generation_is_waited_for() {
 
 #[test]
 fn secret_in_another_namespace_is_refused() {
-    let world = World::new();
+    let world = ProviderWorld::new();
     world.reconcile().expect_err("waits");
     let name = world.request_name();
     world.grant(&cluster_request(&name));
@@ -155,7 +155,7 @@ fn secret_in_another_namespace_is_refused() {
 
 #[test]
 fn missing_config_is_a_wait_and_requests_nothing() {
-    let world = World::new();
+    let world = ProviderWorld::new();
     world.remove_config();
     let failure = world.reconcile().expect_err("waits");
     assert_eq!(
@@ -169,7 +169,7 @@ fn missing_config_is_a_wait_and_requests_nothing() {
 
 #[test]
 fn poll_interval_of_the_config_is_the_next_reconcile() {
-    let world = World::installed();
+    let world = ProviderWorld::installed();
     assert_eq!(world.reconcile().expect("is installed").next, Next::AwaitChange);
     world.put_config(json!({ "pollInterval": "1m" }));
     assert_eq!(
@@ -188,7 +188,7 @@ fn poll_interval_of_the_config_is_the_next_reconcile() {
 
 #[test]
 fn reconcile_of_an_installed_service_writes_nothing() {
-    let world = World::installed();
+    let world = ProviderWorld::installed();
     world.host.forget();
     let checkpoints = world.host.checkpoints().len();
     world.reconcile().expect("is installed");
@@ -198,7 +198,7 @@ fn reconcile_of_an_installed_service_writes_nothing() {
 
 #[test]
 fn status_of_the_domain_keeps_the_state_of_the_provider() {
-    let world = World::installed();
+    let world = ProviderWorld::installed();
     let outcome = world.reconcile().expect("is installed");
     let status: Value =
         ostler_sdk::serde_json::from_slice(&outcome.status.expect("the domain sets one")).expect("JSON");
@@ -209,7 +209,7 @@ fn status_of_the_domain_keeps_the_state_of_the_provider() {
 
 #[test]
 fn service_is_removed_before_its_access_in_the_reverse_order() {
-    let world = World::installed();
+    let world = ProviderWorld::installed();
     let name = world.request_name();
     // The finalizer of openmcp keeps it, which the mock does in the foreground only.
     let mut request = world.object(&access_request(&name));
@@ -221,7 +221,7 @@ fn service_is_removed_before_its_access_in_the_reverse_order() {
         (failure.resolution, &*failure.reason),
         (Resolution::Wait, "Deprovisioning")
     );
-    let kinds = |world: &World| -> Vec<String> {
+    let kinds = |world: &ProviderWorld| -> Vec<String> {
         let writes = world.host.writes();
         writes
             .iter()
@@ -243,7 +243,7 @@ fn service_is_removed_before_its_access_in_the_reverse_order() {
 /// The host keeps the Secret until the object is gone, so nothing may wait for it.
 #[test]
 fn access_request_that_owns_its_secret_is_not_deleted_in_the_foreground() {
-    let world = World::installed();
+    let world = ProviderWorld::installed();
     let reference = access_request(&world.request_name());
     let mut request = world.object(&reference);
     request["metadata"]["uid"] = "request".into();
@@ -259,7 +259,7 @@ fn access_request_that_owns_its_secret_is_not_deleted_in_the_foreground() {
 /// The original skips the domain's Delete then, and what it has installed stays.
 #[test]
 fn missing_access_request_is_made_again_for_the_delete_of_the_domain() {
-    let world = World::installed();
+    let world = ProviderWorld::installed();
     let name = world.request_name();
     world.host.remove(&access_request(&name));
     let failure = world.delete().expect_err("waits for the access");
@@ -273,7 +273,7 @@ fn missing_access_request_is_made_again_for_the_delete_of_the_domain() {
 
 #[test]
 fn requests_that_others_delete_are_used_for_the_delete_of_the_domain() {
-    let world = World::installed();
+    let world = ProviderWorld::installed();
     let name = world.request_name();
     for reference in [access_request(&name), cluster_request(&name)] {
         let mut request = world.object(&reference);
@@ -294,7 +294,7 @@ fn requests_that_others_delete_are_used_for_the_delete_of_the_domain() {
 /// The original needs the configuration for each deletion, which stalls without it.
 #[test]
 fn missing_config_does_not_block_the_delete_of_the_domain() {
-    let world = World::installed();
+    let world = ProviderWorld::installed();
     world.remove_config();
     world.delete().expect("is removed");
     assert_eq!(world.calls()[1..], ["delete config=false"]);
@@ -303,7 +303,7 @@ fn missing_config_does_not_block_the_delete_of_the_domain() {
 
 #[test]
 fn invalid_config_does_not_block_the_delete_of_the_domain() {
-    let world = World::installed();
+    let world = ProviderWorld::installed();
     world.put_config(json!({ "pollInterval": ["not a text"] }));
     world.delete().expect("is removed");
     assert_eq!(world.calls()[1..], ["delete config=false"]);
@@ -311,7 +311,7 @@ fn invalid_config_does_not_block_the_delete_of_the_domain() {
 
 #[test]
 fn invalid_configuration_of_the_plugin_does_not_block_the_delete_of_the_domain() {
-    let world = World::installed();
+    let world = ProviderWorld::installed();
     world.host.set_config(json!([]));
     world.delete().expect("is removed");
     assert_eq!(world.calls()[1..], ["delete config=true"]);
@@ -320,7 +320,7 @@ fn invalid_configuration_of_the_plugin_does_not_block_the_delete_of_the_domain()
 
 #[test]
 fn renamed_provider_deletes_with_its_new_config() {
-    let world = World::installed();
+    let world = ProviderWorld::installed();
     world.host.set_config(json!({ "providerName": "renamed" }));
     world.remove_config();
     world.put_config_named("renamed", json!({}));
@@ -331,7 +331,7 @@ fn renamed_provider_deletes_with_its_new_config() {
 
 #[test]
 fn service_that_never_got_its_cluster_is_deleted_without_one() {
-    let world = World::new();
+    let world = ProviderWorld::new();
     world.reconcile().expect_err("waits");
     world.set_status(
         &cluster_request(&world.request_name()),
@@ -344,7 +344,7 @@ fn service_that_never_got_its_cluster_is_deleted_without_one() {
 
 #[test]
 fn failing_delete_of_the_domain_keeps_the_access() {
-    let world = World::installed();
+    let world = ProviderWorld::installed();
     world.fail_delete();
     world.host.forget();
     assert_eq!(world.delete().expect_err("fails").reason, "StillUsed");
@@ -354,7 +354,7 @@ fn failing_delete_of_the_domain_keeps_the_access() {
 /// The host deletes owned objects after the cleanup, when the credentials are revoked.
 #[test]
 fn owned_objects_that_the_domain_leaves_are_deleted_before_the_access() {
-    let world = World::installed();
+    let world = ProviderWorld::installed();
     world.skip_delete();
     world.host.forget();
     world.delete().expect("is removed");
@@ -368,7 +368,7 @@ fn owned_objects_that_the_domain_leaves_are_deleted_before_the_access() {
 
 #[test]
 fn object_of_the_inventory_without_the_mark_stays() {
-    let world = World::installed();
+    let world = ProviderWorld::installed();
     world.skip_delete();
     let cluster = world.cluster_name();
     let mut copy = world.copy().expect("it is installed");
@@ -380,7 +380,7 @@ fn object_of_the_inventory_without_the_mark_stays() {
 
 #[test]
 fn request_of_another_owner_is_neither_changed_nor_deleted() {
-    let world = World::new();
+    let world = ProviderWorld::new();
     world.reconcile().expect_err("waits");
     let reference = cluster_request(&world.request_name());
     let mut foreign = world.object(&reference);
@@ -398,7 +398,7 @@ fn request_of_another_owner_is_neither_changed_nor_deleted() {
 
 #[test]
 fn owner_that_was_restored_takes_its_requests_over() {
-    let world = World::installed();
+    let world = ProviderWorld::installed();
     let name = world.request_name();
     world.restore_with_uid("u-2");
     world.reconcile().expect("is installed");
@@ -417,7 +417,7 @@ fn owner_that_was_restored_takes_its_requests_over() {
 /// A backup may have the status, and the owner be deleted before its first reconcile.
 #[test]
 fn owner_that_is_deleted_right_after_it_was_restored_leaves_no_cluster() {
-    let world = World::installed();
+    let world = ProviderWorld::installed();
     world.replace_uid("u-2");
     world.delete().expect("is removed");
     assert!(world.is_clean(), "{:?}", world.host.writes());

@@ -9,7 +9,7 @@ use ostler_sdk::{
     serde_json::{self, Map, Value},
 };
 
-use super::world::{Deletion, World};
+use super::world::{DomainDeletion, ProviderWorld};
 
 /// Reads the key of an object, such as `ConfigMap copies a on n/copies-workload-0123456789abcdef`.
 fn parse_key(key: &str) -> ObjectRef {
@@ -57,7 +57,7 @@ struct Shown {
 }
 
 impl Shown {
-    fn call(&mut self, world: &World, step: &Value) -> Value {
+    fn call(&mut self, world: &ProviderWorld, step: &Value) -> Value {
         let stop_after = step["stopAfter"].as_u64().map(|effects| effects as usize);
         world.host.forget();
         world.host.stop_after(stop_after);
@@ -76,7 +76,7 @@ impl Shown {
 }
 
 /// Lists the objects by their keys. The host does not tell on which clusters copies are, so those of the keys are looked up.
-fn list_objects(world: &World, expected: &Value) -> Value {
+fn list_objects(world: &ProviderWorld, expected: &Value) -> Value {
     let mut listed = Map::new();
     for kind in ["AccessRequest", "Cluster", "ClusterRequest"] {
         for object in world.host.objects(&find_kind(kind)) {
@@ -113,7 +113,7 @@ fn describe_object(object: &Value) -> Value {
         .collect()
 }
 
-fn run_step(world: &World, shown: &mut Shown, step: &Value) {
+fn run_step(world: &ProviderWorld, shown: &mut Shown, step: &Value) {
     let text = |field: &str| step[field].as_str();
     if step["call"].is_string() {
         let found = shown.call(world, step);
@@ -145,9 +145,9 @@ fn run_step(world: &World, shown: &mut Shown, step: &Value) {
         world.host.set_config(step["pluginConfig"].clone());
     } else if let Some(deletion) = text("deletion") {
         world.set_deletion(match deletion {
-            "complete" => Deletion::Complete,
-            "skipped" => Deletion::Skipped,
-            "failing" => Deletion::Failing,
+            "complete" => DomainDeletion::Complete,
+            "skipped" => DomainDeletion::Skipped,
+            "failing" => DomainDeletion::Failing,
             other => panic!("unknown deletion {other}"),
         });
     } else if step["owner"].is_object() {
@@ -164,9 +164,9 @@ fn provider_acts_as_in_the_table_of_all_languages() {
     assert!(!cases.is_empty());
     for case in cases {
         let world = if case["mcp"] == true {
-            World::with_mcp()
+            ProviderWorld::with_mcp()
         } else {
-            World::new()
+            ProviderWorld::new()
         };
         let mut shown = Shown::default();
         for (index, step) in case["steps"].as_array().expect("steps").iter().enumerate() {

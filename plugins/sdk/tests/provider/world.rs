@@ -5,10 +5,10 @@ use std::rc::Rc;
 
 use ostler_sdk::{
     ObjectRef, gvk,
-    mock::{Host, merge_patch},
+    mock::{MockHost, merge_patch},
     prelude::*,
     provider::{
-        Clusters, DomainService, Permissions, PolicyRule, ProviderConfig, ProviderStatus, RequestRef,
+        AccessPermissions, Clusters, DomainService, PolicyRule, ProviderConfig, ProviderStatus, RequestRef,
         ServiceProvider, ServiceStatus,
     },
     provision::{Provision, Resource},
@@ -49,7 +49,7 @@ impl ProviderConfig for CopyConfigSpec {
 
 /// The end of a deletion by the domain.
 #[derive(Clone, Copy, Default, PartialEq)]
-pub enum Deletion {
+pub enum DomainDeletion {
     #[default]
     Complete,
     Skipped,
@@ -59,7 +59,7 @@ pub enum Deletion {
 #[derive(Default)]
 struct Record {
     calls: RefCell<Vec<String>>,
-    deletion: Cell<Deletion>,
+    deletion: Cell<DomainDeletion>,
 }
 
 struct Copies(Rc<Record>);
@@ -104,9 +104,9 @@ impl DomainService for Copies {
         let call = format!("delete config={}", config.is_some());
         self.0.calls.borrow_mut().push(call);
         match self.0.deletion.get() {
-            Deletion::Complete => build_copy(object, clusters)?.deprovision(ctx),
-            Deletion::Skipped => Ok(()),
-            Deletion::Failing => Err(Failure::retry("StillUsed", "The copy is used.")),
+            DomainDeletion::Complete => build_copy(object, clusters)?.deprovision(ctx),
+            DomainDeletion::Skipped => Ok(()),
+            DomainDeletion::Failing => Err(Failure::retry("StillUsed", "The copy is used.")),
         }
     }
 }
@@ -116,7 +116,7 @@ const RULES: &[PolicyRule] = &[PolicyRule {
     resources: &["configmaps"],
     verbs: &["*"],
 }];
-const PERMISSIONS: &[Permissions] = &[Permissions {
+const PERMISSIONS: &[AccessPermissions] = &[AccessPermissions {
     namespace: None,
     rules: RULES,
 }];
@@ -130,15 +130,15 @@ pub fn access_request(name: &str) -> ObjectRef {
 }
 
 /// The clusters, and the object with its status as the host stores it.
-pub struct World {
-    pub host: Host,
+pub struct ProviderWorld {
+    pub host: MockHost,
     provider: ServiceProvider<Copies>,
     record: Rc<Record>,
     copy: RefCell<Value>,
     merged_checkpoints: Cell<usize>,
 }
 
-impl World {
+impl ProviderWorld {
     /// A provider with its configuration, and an object.
     pub fn new() -> Self {
         Self::with_provider(|domain| {
@@ -167,7 +167,7 @@ impl World {
         let copy = json!({ "apiVersion": "g/v1", "kind": "Copy",
             "metadata": { "name": "a", "namespace": "n", "uid": "u-1" }, "spec": { "text": "hello" } });
         let world = Self {
-            host: Host::new(),
+            host: MockHost::new(),
             provider: build(Copies(record.clone())),
             record,
             copy: RefCell::new(copy),
@@ -193,14 +193,14 @@ impl World {
     }
 
     pub fn fail_delete(&self) {
-        self.set_deletion(Deletion::Failing);
+        self.set_deletion(DomainDeletion::Failing);
     }
 
     pub fn skip_delete(&self) {
-        self.set_deletion(Deletion::Skipped);
+        self.set_deletion(DomainDeletion::Skipped);
     }
 
-    pub fn set_deletion(&self, deletion: Deletion) {
+    pub fn set_deletion(&self, deletion: DomainDeletion) {
         self.record.deletion.set(deletion);
     }
 

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use ostler_sdk::{
     ConditionStatus, Next, Resolution,
-    mock::Host,
+    mock::MockHost,
     prelude::*,
     provision::{Provision, StepTree, concurrent, serial, step, when, with_public_message},
 };
@@ -160,7 +160,7 @@ impl Shape {
 
 fn run(shape: &Shape, provisions: bool) -> (Vec<String>, Result<Outcome, Failure>) {
     let calls = RefCell::new(Vec::new());
-    let result = call(&Host::new(), |ctx, _| {
+    let result = call(&MockHost::new(), |ctx, _| {
         let tree = shape.build(&calls);
         if provisions {
             tree.provision(ctx)
@@ -307,7 +307,7 @@ fn step_with_a_used_or_reserved_name_is_refused_before_any_runs() {
         ["Reconciling", "A"],
     ] {
         let calls = RefCell::new(Vec::new());
-        let result = call(&Host::new(), |ctx, _| {
+        let result = call(&MockHost::new(), |ctx, _| {
             let part = |name: &str| Part {
                 name: name.into(),
                 end: End::Done,
@@ -340,7 +340,7 @@ fn conditions_and_status_of_a_failed_part_are_kept() {
             Ok(())
         }
     }
-    let result = call(&Host::new(), |ctx, _| {
+    let result = call(&MockHost::new(), |ctx, _| {
         let steps = vec![
             step("A", Probe(Resolution::Wait, "FromA")),
             step("B", Probe(Resolution::Terminal, "FromB")),
@@ -356,7 +356,7 @@ fn conditions_and_status_of_a_failed_part_are_kept() {
 #[test]
 fn detail_of_a_public_message_is_logged_only() {
     let calls = RefCell::default();
-    let host = Host::new();
+    let host = MockHost::new();
     let failure = call(&host, |ctx, _| {
         let part = Part {
             name: "A".into(),

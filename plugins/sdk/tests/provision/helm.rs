@@ -2,7 +2,7 @@
 
 use ostler_sdk::{
     ObjectMeta, Resolution,
-    mock::Host,
+    mock::MockHost,
     prelude::*,
     provision::{HelmApplication, HelmDriver, read_argo_health, read_flux_health, step},
     serde_json::Value,
@@ -141,7 +141,7 @@ fn release_of_flux_is_ready_when_it_is_for_its_generation() {
 
 #[test]
 fn release_of_flux_is_uninstalled_before_its_repository_goes() {
-    let host = Host::new();
+    let host = MockHost::new();
     let run = |provisions| {
         call(&host, |ctx, thing| {
             let tree = step(

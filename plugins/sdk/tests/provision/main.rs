@@ -5,7 +5,7 @@ mod helm;
 mod resources;
 mod table;
 
-use ostler_sdk::{mock::Host, prelude::*, serde_json::Value};
+use ostler_sdk::{mock::MockHost, prelude::*, serde_json::Value};
 
 /// A thing that is composed of steps.
 #[ostler_sdk::resource(group = "g", version = "v1", kind = "Thing", namespaced)]
@@ -26,6 +26,9 @@ fn thing() -> Value {
     json!({ "metadata": { "name": "a", "namespace": "n", "uid": "u-1" }, "spec": {} })
 }
 
-fn call(host: &Host, run: impl Fn(&Context, &Thing) -> Result<Outcome, Failure>) -> Result<Outcome, Failure> {
+fn call(
+    host: &MockHost,
+    run: impl Fn(&Context, &Thing) -> Result<Outcome, Failure>,
+) -> Result<Outcome, Failure> {
     host.reconcile(&Call(run), &thing())
 }

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use ostler_sdk::{
     ObjectMeta, ObjectRef, Resolution,
-    mock::Host,
+    mock::MockHost,
     prelude::*,
     provision::{
         Dependency, OWNER_LABEL, Resource, StepTree, serial, step, wait_for_foreground_deletion, when,
@@ -33,7 +33,7 @@ fn switched<'a>(owner: &'a ObjectMeta, on: &[bool]) -> StepTree<'a> {
     )
 }
 
-fn existing(host: &Host, count: usize) -> Vec<bool> {
+fn existing(host: &MockHost, count: usize) -> Vec<bool> {
     (0..count)
         .map(|index| host.object(&config_map(&format!("m{index}"))).is_some())
         .collect()
@@ -42,7 +42,7 @@ fn existing(host: &Host, count: usize) -> Vec<bool> {
 proptest! {
     #[test]
     fn objects_are_those_that_are_on_after_any_history(history in prop::collection::vec(prop::collection::vec(any::<bool>(), 4), 1..5)) {
-        let host = Host::new();
+        let host = MockHost::new();
         for on in &history {
             call(&host, |ctx, thing| switched(&thing.metadata, on).provision(ctx)).expect("succeeds");
             prop_assert_eq!(&existing(&host, 4), on);
@@ -63,7 +63,7 @@ proptest! {
     /// The host stops after any effect, and the next call continues.
     #[test]
     fn interrupted_run_is_continued_by_the_next(before in prop::collection::vec(any::<bool>(), 4), on in prop::collection::vec(any::<bool>(), 4), effects in 1_usize..5) {
-        let host = Host::new();
+        let host = MockHost::new();
         call(&host, |ctx, thing| switched(&thing.metadata, &before).provision(ctx)).expect("succeeds");
         host.stop_after(effects);
         let hook = std::panic::take_hook();
@@ -81,7 +81,7 @@ proptest! {
 
 #[test]
 fn object_that_was_never_provisioned_is_deprovisioned_without_a_write() {
-    let host = Host::new();
+    let host = MockHost::new();
     let result = call(&host, |ctx, thing| {
         switched(&thing.metadata, &[true; 3]).deprovision(ctx)
     });
@@ -92,7 +92,7 @@ fn object_that_was_never_provisioned_is_deprovisioned_without_a_write() {
 
 #[test]
 fn object_of_another_owner_is_neither_changed_nor_deleted() {
-    let host = Host::new();
+    let host = MockHost::new();
     let mut foreign = map(0);
     foreign["data"] = json!({ "by": "another" });
     host.put(foreign.clone());
@@ -132,7 +132,7 @@ fn object_of_another_owner_is_neither_changed_nor_deleted() {
 
 #[test]
 fn object_in_another_namespace_belongs_to_its_owner_by_label() {
-    let host = Host::new();
+    let host = MockHost::new();
     let mut elsewhere = map(0);
     elsewhere["metadata"]["namespace"] = "other".into();
     let reference = gvk("", "v1", "ConfigMap").named("other", "m0");
@@ -151,7 +151,7 @@ fn object_in_another_namespace_belongs_to_its_owner_by_label() {
 
 #[test]
 fn deletion_is_waited_for_until_the_object_is_gone() {
-    let host = Host::new();
+    let host = MockHost::new();
     let provision = |on| {
         call(&host, |ctx, thing| {
             switched(&thing.metadata, &[on]).provision(ctx)
@@ -185,7 +185,7 @@ fn deletion_is_waited_for_until_the_object_is_gone() {
 
 #[test]
 fn object_is_ready_by_its_condition_or_by_a_function() {
-    let host = Host::new();
+    let host = MockHost::new();
     let by_condition = |ctx: &Context, thing: &Thing| {
         step(
             "M0",
@@ -223,7 +223,7 @@ fn object_is_ready_by_its_condition_or_by_a_function() {
 
 #[test]
 fn dependency_is_held_before_it_is_ready() {
-    let host = Host::new();
+    let host = MockHost::new();
     let reference = gvk("", "v1", "ConfigMap").named("n", "m0");
     let require = |condition: Option<&'static str>| {
         call(&host, |ctx, _| {
@@ -271,8 +271,8 @@ fn foreground_deletion_is_waited_for() {
 
 #[test]
 fn resource_on_another_cluster_belongs_to_its_owner_by_the_mark_of_the_host() {
-    let host = Host::new();
-    let run = |host: &Host, is_up: bool| {
+    let host = MockHost::new();
+    let run = |host: &MockHost, is_up: bool| {
         call(host, |ctx, thing| {
             let tree = step(
                 "Copied",

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use ostler_sdk::{
     ConditionStatus, Error, Next, Resolution,
-    mock::Host,
+    mock::MockHost,
     prelude::*,
     provision::{Provision, StepTree, concurrent, serial, step, when},
     serde_json::{self, Value},
@@ -119,7 +119,7 @@ fn steps_run_as_in_the_table_of_all_languages() {
     for case in cases {
         let name = &case["name"];
         let calls = RefCell::new(Vec::new());
-        let result = call(&Host::new(), |ctx, _| {
+        let result = call(&MockHost::new(), |ctx, _| {
             let tree = build(case, &case["tree"], &calls);
             if case["direction"] == "provision" {
                 tree.provision(ctx)

@@ -7,8 +7,9 @@ mod step;
 
 #[cfg(not(target_arch = "wasm32"))]
 pub use crds::crds;
+pub use ostler_sdk::{LocalReference, SecretKey};
 pub use security::{StepCapabilities, StepSecurityContext};
 pub use step::{
-    EnvVariable, ImagePullPolicy, LocalReference, PodLostPolicy, PodState, SecretKey, Step, StepArtifact,
-    StepInput, StepOutput, StepPhase, StepProcess, StepResources, StepSpec, StepStatus,
+    EnvVariable, ImagePullPolicy, PodLostPolicy, PodState, Step, StepArtifact, StepInput, StepOutput,
+    StepPhase, StepProcess, StepResources, StepSpec, StepStatus,
 };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ostler_sdk::{api, resource};
+use ostler_sdk::{LocalReference, SecretKey, api, resource};
 
 use crate::StepSecurityContext;
 
@@ -133,14 +133,6 @@ pub enum ImagePullPolicy {
     Never,
 }
 
-/// A reference to another object in the same namespace.
-#[api]
-pub struct LocalReference {
-    /// Name of the object.
-    #[schemars(length(min = 1, max = 253))]
-    pub name: String,
-}
-
 /// An artifact of another step.
 #[api]
 pub struct StepInput {
@@ -235,17 +227,6 @@ pub struct EnvVariable {
     pub value: Option<String>,
     /// A key of a Secret. The value is read by the kubelet.
     pub secret_key_ref: Option<SecretKey>,
-}
-
-/// A key of a Secret in the object's own namespace.
-#[api]
-pub struct SecretKey {
-    /// Name of the Secret.
-    #[schemars(length(min = 1, max = 253))]
-    pub name: String,
-    /// Key in the Secret.
-    #[schemars(length(min = 1, max = 253))]
-    pub key: String,
 }
 
 /// CPU and memory, in the quantities of Kubernetes.

@@ -154,7 +154,7 @@ pub struct InputSource {
 /// The report of a container, its termination message.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Report {
+pub struct ContainerReport {
     /// Exit code of the process: 128 plus the number for a signal. None if it did not start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
@@ -234,7 +234,7 @@ pub enum ErrorReason {
     ConfigInvalid,
 }
 
-impl Report {
+impl ContainerReport {
     /// A report of an error.
     #[must_use]
     pub fn of_error(reason: ErrorReason, message: impl Into<String>) -> Self {
@@ -409,25 +409,25 @@ fn is_false(value: &bool) -> bool {
 mod tests {
     use super::*;
 
-    fn report(artifacts: usize, log: &str) -> Report {
+    fn report(artifacts: usize, log: &str) -> ContainerReport {
         let artifact = |n: usize| Artifact {
             name: format!("{n:0>63}"),
             digest: format!("sha256:{}", "a".repeat(64)),
             bytes: u64::MAX,
         };
-        Report {
+        ContainerReport {
             exit_code: Some(1),
             artifacts: (0..artifacts).map(artifact).collect(),
             log: log.into(),
-            ..Report::default()
+            ..ContainerReport::default()
         }
     }
 
     #[test]
     fn report_survives_a_round_trip() {
         let report = report(2, "a\nb");
-        assert_eq!(Report::decode(&report.encode()), Some(report));
-        assert_eq!(Report::decode("panic: no JSON"), None);
+        assert_eq!(ContainerReport::decode(&report.encode()), Some(report));
+        assert_eq!(ContainerReport::decode("panic: no JSON"), None);
     }
 
     #[test]
@@ -448,7 +448,7 @@ mod tests {
                 };
                 assert!(text.len() <= max, "{}", text.len());
                 assert!(text.len() > max.min(FILLED_REPORT_BYTES) - 16, "{}", text.len());
-                let read = Report::decode(&text).expect("a report");
+                let read = ContainerReport::decode(&text).expect("a report");
                 assert_eq!(read.artifacts, full.artifacts);
                 assert!(log.ends_with(&read.log) && read.log.len() > MIN_LOG_BYTES / 7);
             }
@@ -464,7 +464,7 @@ mod tests {
             let log_begins = text.find(",\"log\"").expect("a log");
             let artifacts_begin = text.find(",\"artifacts\"").expect("artifacts");
             for end in (artifacts_begin..text.len()).filter(|end| text.is_char_boundary(*end)) {
-                let read = Report::decode(&text[..end]).expect("a report");
+                let read = ContainerReport::decode(&text[..end]).expect("a report");
                 assert_eq!(read.exit_code, Some(0), "{end}");
                 if end >= log_begins {
                     assert_eq!((&read.artifacts, &read.error), (&full.artifacts, &None), "{end}");
@@ -475,7 +475,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(Report::decode("panic: no JSON, \"really\""), None);
+        assert_eq!(ContainerReport::decode("panic: no JSON, \"really\""), None);
     }
 
     /// The kubelet cuts a longer termination message, and what is left is no JSON.
@@ -491,7 +491,7 @@ mod tests {
                 });
                 let text = full.encode();
                 assert!(text.len() <= MAX_REPORT_BYTES, "{}", text.len());
-                let read = Report::decode(&text).expect("a report");
+                let read = ContainerReport::decode(&text).expect("a report");
                 let error = read.error.expect("an error");
                 if artifacts > 16 {
                     assert!(read.artifacts.is_empty() && error.message.starts_with("40 outputs do not fit"));
@@ -505,8 +505,8 @@ mod tests {
 
     #[test]
     fn long_message_is_cut_at_a_character() {
-        let text = Report::of_error(ErrorReason::InputMissing, "ä".repeat(2000)).encode();
-        let error = Report::decode(&text)
+        let text = ContainerReport::of_error(ErrorReason::InputMissing, "ä".repeat(2000)).encode();
+        let error = ContainerReport::decode(&text)
             .and_then(|report| report.error)
             .expect("an error");
         assert_eq!(error.message, "ä".repeat(MAX_MESSAGE_BYTES / 2));

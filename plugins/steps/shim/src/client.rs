@@ -21,7 +21,7 @@ const MAX_HEAD_BYTES: usize = 4096;
 const MAX_HEADERS: usize = 16;
 
 /// An open response.
-pub struct Response {
+pub struct OpenResponse {
     stream: TcpStream,
     /// Bytes of the body that were read together with the head.
     buffered: Vec<u8>,
@@ -46,7 +46,7 @@ pub fn request(
     authorization: &str,
     digest: &str,
     offset: u64,
-) -> Result<Response, String> {
+) -> Result<OpenResponse, String> {
     let address: SocketAddr = address.parse().map_err(|_| format!("{address} is no address"))?;
     let failed = |error: io::Error| format!("{address}: {error}");
     let mut stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT).map_err(failed)?;
@@ -81,7 +81,7 @@ pub fn request(
             head.start
         ));
     }
-    Ok(Response {
+    Ok(OpenResponse {
         stream,
         buffered,
         remaining: head.length,
@@ -135,7 +135,7 @@ fn parse_head(bytes: &[u8]) -> io::Result<Option<(Head, usize)>> {
     Ok(Some((head, size)))
 }
 
-impl Read for Response {
+impl Read for OpenResponse {
     /// Reads the body. A connection that ends early is an error.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.remaining == 0 || buffer.is_empty() {

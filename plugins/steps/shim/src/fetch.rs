@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use steps_protocol::{Directory, ErrorReason, FetchConfig, InputSource};
 
 use crate::{
-    client::{self, Response},
+    client::{self, OpenResponse},
     files::fetched_path,
     pack::format_digest,
     serve::ARTIFACTS_PATH,
@@ -197,7 +197,7 @@ fn unpack_stream(artifact: &mut ArtifactReader, to: &Path) -> io::Result<()> {
 struct ArtifactReader<'a> {
     fetcher: &'a Fetcher<'a>,
     source: InputSource,
-    response: Option<Response>,
+    response: Option<OpenResponse>,
     digest: Sha256,
     offset: u64,
     backoff: Duration,
@@ -219,7 +219,7 @@ impl<'a> ArtifactReader<'a> {
         }
     }
 
-    fn connect(&mut self) -> Result<Response, String> {
+    fn connect(&mut self) -> Result<OpenResponse, String> {
         let path = format!("{ARTIFACTS_PATH}{}", self.source.artifact);
         let authorization = Token::derive(self.fetcher.key, &self.source.step).authorize(&path, now());
         client::request(

@@ -28,7 +28,7 @@ use signal_hook::{
     consts::{SIGINT, SIGTERM},
     flag::register_conditional_shutdown,
 };
-use steps_protocol::{ErrorReason, FetchConfig, ROOT_PATH, Report, RunConfig, ServeConfig};
+use steps_protocol::{ContainerReport, ErrorReason, FetchConfig, ROOT_PATH, RunConfig, ServeConfig};
 
 /// Exit code for errors of the shim itself, as a shell has it for a command that it cannot run.
 const SHIM_FAILED: u8 = 126;
@@ -86,12 +86,12 @@ fn finish(
     let Err((reason, message)) = result else {
         return Ok(ExitCode::SUCCESS);
     };
-    write_report(&Report::of_error(reason, message), termination_path)?;
+    write_report(&ContainerReport::of_error(reason, message), termination_path)?;
     Ok(ExitCode::from(SHIM_FAILED))
 }
 
 /// Writes the termination message. The error also goes to the log, for `kubectl logs`.
-fn write_report(report: &Report, path: &str) -> Result<(), Box<dyn Error>> {
+fn write_report(report: &ContainerReport, path: &str) -> Result<(), Box<dyn Error>> {
     if let Some(error) = &report.error {
         eprintln!("shim: {:?}: {}", error.reason, error.message);
     }

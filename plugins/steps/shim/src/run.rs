@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use steps_protocol::{ErrorReason, Report, ReportError, RunConfig};
+use steps_protocol::{ContainerReport, ErrorReason, ReportError, RunConfig};
 
 use crate::{files::fetched_path, memory, pack, process, signature::now, tail::Tail};
 
@@ -17,18 +17,18 @@ const INPUTS_TIMEOUT: Duration = Duration::from_secs(10);
 const INPUTS_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Runs the process and packs its outputs, also those of a process that failed.
-pub fn run(config: &RunConfig) -> Report {
+pub fn run(config: &RunConfig) -> ContainerReport {
     if let Err(message) = await_inputs(config) {
-        return Report::of_error(ErrorReason::InputMissing, message);
+        return ContainerReport::of_error(ErrorReason::InputMissing, message);
     }
     let tail = Tail::new(config.log_tail_bytes);
     let oom_kills = memory::count_oom_kills();
     let start_time = Some(now());
     let ended = match process::run(config, &tail) {
         Ok(ended) => ended,
-        Err((reason, message)) => return Report::of_error(reason, message),
+        Err((reason, message)) => return ContainerReport::of_error(reason, message),
     };
-    let mut report = Report {
+    let mut report = ContainerReport {
         exit_code: Some(ended.exit_code),
         signal: ended.signal,
         timed_out: ended.timed_out,
@@ -36,7 +36,7 @@ pub fn run(config: &RunConfig) -> Report {
         oom_killed: memory::count_oom_kills() > oom_kills,
         start_time,
         end_time: Some(now()),
-        ..Report::default()
+        ..ContainerReport::default()
     };
     for output in &config.outputs {
         match pack::pack(&config.root, output) {

@@ -2,7 +2,7 @@
 
 /// A user.
 #[derive(Debug, PartialEq, Eq)]
-pub struct User {
+pub struct ContainerUser {
     /// User ID.
     pub uid: u32,
     /// Group ID.
@@ -12,7 +12,7 @@ pub struct User {
 }
 
 /// Looks up a user by name, or by number with an optional group (`1000:1000`). A number need not be listed.
-pub fn find(passwd: &str, user: &str) -> Option<User> {
+pub fn find(passwd: &str, user: &str) -> Option<ContainerUser> {
     let (name, group) = match user.split_once(':') {
         Some((name, group)) => (name, Some(group.parse().ok()?)),
         None => (user, None),
@@ -21,13 +21,13 @@ pub fn find(passwd: &str, user: &str) -> Option<User> {
         .lines()
         .find_map(|line| parse(line).filter(|(n, found)| *n == name || found.uid.to_string() == name));
     match listed {
-        Some((_, found)) => Some(User {
+        Some((_, found)) => Some(ContainerUser {
             gid: group.unwrap_or(found.gid),
             ..found
         }),
         None => {
             let uid = name.parse().ok()?;
-            Some(User {
+            Some(ContainerUser {
                 uid,
                 gid: group.unwrap_or(uid),
                 home: None,
@@ -46,7 +46,7 @@ pub fn may_change(status: &str) -> bool {
     effective.is_some_and(|set| set & CHANGE_CAPABILITIES == CHANGE_CAPABILITIES)
 }
 
-fn parse(line: &str) -> Option<(&str, User)> {
+fn parse(line: &str) -> Option<(&str, ContainerUser)> {
     let mut fields = line.split(':');
     let name = fields.next()?;
     let _password = fields.next()?;
@@ -55,7 +55,7 @@ fn parse(line: &str) -> Option<(&str, User)> {
         .nth(1)
         .map(ToOwned::to_owned)
         .filter(|home| !home.is_empty());
-    Some((name, User { uid, gid, home }))
+    Some((name, ContainerUser { uid, gid, home }))
 }
 
 #[cfg(test)]
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn user_is_found_by_name_and_number() {
         let build = |gid| {
-            Some(User {
+            Some(ContainerUser {
                 uid: 1000,
                 gid,
                 home: Some("/home/build".into()),
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(find(PASSWD, "build:7"), build(7));
         assert_eq!(
             find(PASSWD, "2000"),
-            Some(User {
+            Some(ContainerUser {
                 uid: 2000,
                 gid: 2000,
                 home: None

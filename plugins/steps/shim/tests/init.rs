@@ -9,7 +9,7 @@ use std::{
 };
 
 use rustix::process::{Pid, Signal, getuid, kill_process};
-use support::{Pod, Running, await_true, shim};
+use support::{Pod, ShimProcess, await_true, shim};
 
 /// Starts the shim as process 1.
 fn start_as_init(command: &str, config: &impl serde::Serialize) -> Child {
@@ -42,7 +42,7 @@ fn find_init(unshare: &Child) -> Pid {
 #[test]
 fn sigterm_ends_an_init_process_that_fetches() {
     let pod = Pod::new();
-    let mut running = Running(start_as_init("fetch", &pod.fetch_config(100)));
+    let mut running = ShimProcess(start_as_init("fetch", &pod.fetch_config(100)));
     let init = find_init(&running.0);
     let started = Instant::now();
     // It is sent again: the handler may not be there yet.
@@ -61,7 +61,7 @@ fn orphans_are_reaped_and_processes_of_other_sessions_are_ended() {
                   while [ ! -e late ]; do sleep 0.01; done; exit 5";
     let mut config = pod.script(script);
     config.outputs = vec![pod.output()];
-    let mut running = Running(start_as_init("run", &config));
+    let mut running = ShimProcess(start_as_init("run", &config));
     running.0.wait().expect("ends");
     let report = pod.report();
     assert_eq!((report.exit_code, report.artifacts.len()), (Some(5), 1));

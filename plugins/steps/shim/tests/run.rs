@@ -9,10 +9,10 @@ use std::{
 };
 
 use rustix::process::{Pid, Signal, kill_process};
-use steps_protocol::{ErrorReason, MAX_REPORT_BYTES, Report};
-use support::{Pod, Running, await_true, command};
+use steps_protocol::{ContainerReport, ErrorReason, MAX_REPORT_BYTES};
+use support::{Pod, ShimProcess, await_true, command};
 
-fn reason(report: &Report) -> Option<ErrorReason> {
+fn reason(report: &ContainerReport) -> Option<ErrorReason> {
     report.error.as_ref().map(|error| error.reason)
 }
 
@@ -73,7 +73,7 @@ fn sigterm_reaches_the_whole_group_and_ends_the_process() {
         .stdout(Stdio::piped())
         .spawn()
         .expect("starts");
-    let mut running = Running(child);
+    let mut running = ShimProcess(child);
     await_true("the process is ready", || pod.path("ready").exists());
     let pid = Pid::from_child(&running.0);
     kill_process(pid, Signal::TERM).expect("the signal is sent");

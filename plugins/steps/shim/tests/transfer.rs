@@ -18,8 +18,8 @@ use std::{
 use lz4_flex::frame::FrameEncoder;
 use rustix::process::{Pid, Signal, kill_process};
 use sha2::{Digest, Sha256};
-use steps_protocol::{ErrorReason, Report};
-use support::{Pod, Running, await_true, command, peak_memory, source};
+use steps_protocol::{ContainerReport, ErrorReason};
+use support::{Pod, ShimProcess, await_true, command, peak_memory, source};
 
 /// Size of the artifact whose transfer is measured.
 const LARGE_BYTES: u64 = 64 << 20;
@@ -28,7 +28,7 @@ const LARGE_BYTES: u64 = 64 << 20;
 const MAX_MEMORY_KIB: u64 = 12 << 10;
 
 /// Runs a script that fills the output, and returns the report.
-fn produce(pod: &Pod, script: &str) -> Report {
+fn produce(pod: &Pod, script: &str) -> ContainerReport {
     let mut config = pod.script(script);
     config.outputs = vec![pod.output()];
     let (output, report) = pod.run(&config);
@@ -155,7 +155,7 @@ fn large_artifact_costs_little_memory_on_both_sides() {
 
 /// Waits for the end of a process, and returns the most memory that it used.
 fn watch_memory(child: std::process::Child) -> u64 {
-    let mut running = Running(child);
+    let mut running = ShimProcess(child);
     let mut peak = 0;
     await_true("the process ends", || {
         peak = peak.max(peak_memory(running.0.id()).unwrap_or(0));
@@ -292,7 +292,7 @@ fn address_that_belongs_to_another_step_is_never_used() {
     let fetcher = command("fetch", &consumer.fetch_config(60))
         .spawn()
         .expect("starts");
-    let mut fetcher = Running(fetcher);
+    let mut fetcher = ShimProcess(fetcher);
     let (counting, connections) = proxy(wrong, |_, client, to| pass(client, to, u64::MAX, |_, _| {}));
     consumer.set_source(&source("uid-1", counting, &report));
     await_true("the wrong address is asked", || {
@@ -313,7 +313,7 @@ fn fetch_waits_for_the_producer_and_follows_a_replaced_artifact() {
     let (first, second, consumer) = (Pod::new(), Pod::new(), Pod::new());
     let lost = produce(&first, "echo first > data");
     let report = produce(&second, "echo second > data");
-    let mut fetcher = Running(
+    let mut fetcher = ShimProcess(
         command("fetch", &consumer.fetch_config(60))
             .spawn()
             .expect("starts"),

@@ -7,7 +7,7 @@ use steps_protocol::InputSource;
 use crate::rerun::MAX_ATTEMPTS;
 
 /// State of the inputs.
-pub enum Inputs {
+pub enum StepInputs {
     /// All artifacts can be fetched.
     Available(AvailableInputs),
     /// A producer has not ended, which its own time limits bound.
@@ -32,7 +32,7 @@ pub struct AvailableInputs {
 ///
 /// # Errors
 /// A cycle of Steps, and errors of the host.
-pub fn resolve_inputs(ctx: &Context, step: &Step) -> Result<Inputs, Failure> {
+pub fn resolve_inputs(ctx: &Context, step: &Step) -> Result<StepInputs, Failure> {
     let (mut available, mut producers) = (AvailableInputs::default(), Vec::new());
     // One that is missing comes before one that has not ended: nothing else bounds the wait for it.
     let (mut pending, mut missing) = (None, None);
@@ -50,7 +50,7 @@ pub fn resolve_inputs(ctx: &Context, step: &Step) -> Result<Inputs, Failure> {
         }
         match find_source(input, &producer) {
             Ok(source) => available.sources.push(source),
-            Err(Inputs::Failed { reason, message }) => return Ok(Inputs::Failed { reason, message }),
+            Err(StepInputs::Failed { reason, message }) => return Ok(StepInputs::Failed { reason, message }),
             Err(other) => pending = Some(other),
         }
         let ended = producer.status.finish_time.as_deref().and_then(from_rfc3339);
@@ -63,15 +63,15 @@ pub fn resolve_inputs(ctx: &Context, step: &Step) -> Result<Inputs, Failure> {
             missing = Some(miss_producer(input));
         }
     }
-    Ok(missing.or(pending).unwrap_or(Inputs::Available(available)))
+    Ok(missing.or(pending).unwrap_or(StepInputs::Available(available)))
 }
 
-fn miss_producer(input: &StepInput) -> Inputs {
+fn miss_producer(input: &StepInput) -> StepInputs {
     let message = format!(
         "Input {}: Step {} does not exist, or is being deleted. Create it, or create this step again with another fromStep.",
         input.name, input.from_step
     );
-    Inputs::Missing { message }
+    StepInputs::Missing { message }
 }
 
 /// Holds a producer. Returns false for one that is being deleted, and was not held before.
@@ -91,14 +91,14 @@ fn hold_producer(ctx: &Context, producer: &Step) -> Result<bool, Failure> {
 }
 
 /// The source of an input, or why there is none.
-fn find_source(input: &StepInput, producer: &Step) -> Result<InputSource, Inputs> {
-    let failed = |reason, message| Err(Inputs::Failed { reason, message });
+fn find_source(input: &StepInput, producer: &Step) -> Result<InputSource, StepInputs> {
+    let failed = |reason, message| Err(StepInputs::Failed { reason, message });
     let (name, artifact) = (producer.name(), input.artifact());
     if producer.spec.outputs.iter().all(|output| output.name != artifact) {
         let message = format!("Input {}: Step {name} has no output {artifact}.", input.name);
         return failed("InputMissing", message);
     }
-    let waiting = |message| Err(Inputs::Pending { message });
+    let waiting = |message| Err(StepInputs::Pending { message });
     if matches!(producer.status.phase, StepPhase::Failed | StepPhase::Errored) {
         let message = format!("Input {}: Step {name} has failed.", input.name);
         return failed("InputFailed", message);

@@ -21,10 +21,10 @@ use steps_api::{PodState, Step, StepPhase, StepSpec, StepStatus};
 use steps_protocol::{INPUTS_ANNOTATION, InputSource};
 
 use crate::{
-    inputs::Inputs,
+    inputs::StepInputs,
     observe::{Observation, observe, observe_missing, stop_deadline},
     pod::{build_pod, encode_sources, pod_name},
-    settings::Settings,
+    settings::StepSettings,
 };
 
 /// Key of the artifacts' Secret.
@@ -170,12 +170,12 @@ fn delete_pod(ctx: &Context, step: &Step, attempt: i64, live: &Value) -> Result<
 /// Creates the pod once its inputs are there. Whatever else it waits for has until the process must have started.
 fn create(ctx: &Context, step: &Step, mut status: StepStatus) -> Result<Outcome, Failure> {
     let (inputs, since) = match inputs::resolve_inputs(ctx, step)? {
-        Inputs::Available(inputs) => (inputs.sources, inputs.since),
-        Inputs::Pending { message } => {
+        StepInputs::Available(inputs) => (inputs.sources, inputs.since),
+        StepInputs::Pending { message } => {
             let condition = Condition::new_false("Ready", "InputPending", message);
             return Ok(Outcome::await_change().with(condition).status(&status));
         }
-        Inputs::Missing { message } => {
+        StepInputs::Missing { message } => {
             let deadline = StartDeadline::of(step, &status, 0);
             if deadline.has_passed(ctx) {
                 return end_early(ctx, status, "InputMissing", &deadline.explain(&message));
@@ -183,9 +183,9 @@ fn create(ctx: &Context, step: &Step, mut status: StepStatus) -> Result<Outcome,
             let condition = Condition::new_false("Ready", "InputMissing", message);
             return Ok(deadline.await_start().with(condition).status(&status));
         }
-        Inputs::Failed { reason, message } => return end_early(ctx, status, reason, &message),
+        StepInputs::Failed { reason, message } => return end_early(ctx, status, reason, &message),
     };
-    let settings: Settings = ctx.config()?;
+    let settings: StepSettings = ctx.config()?;
     if let Some(waiting) = limit::acquire_permit(ctx, &settings, &mut status)? {
         return Ok(Outcome::await_change().with(waiting).status(&status));
     }
@@ -208,7 +208,7 @@ fn create(ctx: &Context, step: &Step, mut status: StepStatus) -> Result<Outcome,
 fn create_pod(
     ctx: &Context,
     step: &Step,
-    settings: &Settings,
+    settings: &StepSettings,
     mut status: StepStatus,
     sources: &[InputSource],
     deadline: &StartDeadline<'_>,
@@ -239,7 +239,7 @@ fn create_pod(
     Ok(deadline.await_start().with(condition).status(&status))
 }
 
-fn require_key(ctx: &Context, settings: &Settings) -> Result<(), Failure> {
+fn require_key(ctx: &Context, settings: &StepSettings) -> Result<(), Failure> {
     let name = &settings.key_secret;
     if ctx
         .secret_digest(name, SECRET_KEY)
@@ -313,7 +313,7 @@ fn follow(ctx: &Context, step: &Step, mut status: StepStatus, live: &Value) -> R
         finish::record_end(&mut status, &step.spec, live, &observed);
         return end(ctx, step, status, &observed);
     }
-    let settings: Settings = ctx.config()?;
+    let settings: StepSettings = ctx.config()?;
     limit::keep_permit(ctx, &settings)?;
     let condition = Condition::new_false("Ready", observed.reason, &observed.message);
     if observed.phase == StepPhase::Running {
@@ -332,10 +332,10 @@ fn follow(ctx: &Context, step: &Step, mut status: StepStatus, live: &Value) -> R
     }
     status.pod_state = Some(PodState::Created);
     let inputs = match inputs::resolve_inputs(ctx, step)? {
-        Inputs::Available(inputs) => Some(inputs),
+        StepInputs::Available(inputs) => Some(inputs),
         // It may come back until the fetcher gives up.
-        Inputs::Pending { .. } | Inputs::Missing { .. } => None,
-        Inputs::Failed { reason, message } => return end_early(ctx, status, reason, &message),
+        StepInputs::Pending { .. } | StepInputs::Missing { .. } => None,
+        StepInputs::Failed { reason, message } => return end_early(ctx, status, reason, &message),
     };
     let since = inputs.as_ref().map_or(0, |inputs| inputs.since);
     let deadline = StartDeadline::of(step, &status, since);

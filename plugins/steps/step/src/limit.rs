@@ -3,7 +3,7 @@
 use ostler_sdk::{prelude::*, rfc3339};
 use steps_api::StepStatus;
 
-use crate::settings::Settings;
+use crate::settings::StepSettings;
 
 /// Pool of the permits to have a pod.
 const POOL: &str = "pods";
@@ -12,7 +12,7 @@ const POOL: &str = "pods";
 /// in the status: `startTimeout` does not count the wait.
 pub fn acquire_permit(
     ctx: &Context,
-    settings: &Settings,
+    settings: &StepSettings,
     status: &mut StepStatus,
 ) -> Result<Option<Condition>, Failure> {
     let Some(limit) = settings.max_pods else {
@@ -31,7 +31,7 @@ pub fn acquire_permit(
 }
 
 /// Keeps the permit of a Step whose pod exists.
-pub fn keep_permit(ctx: &Context, settings: &Settings) -> Result<(), Failure> {
+pub fn keep_permit(ctx: &Context, settings: &StepSettings) -> Result<(), Failure> {
     if let Some(limit) = settings.max_pods {
         ctx.acquire_permit(POOL, limit, true).reason("PodLimit")?;
     }
@@ -39,7 +39,7 @@ pub fn keep_permit(ctx: &Context, settings: &Settings) -> Result<(), Failure> {
 }
 
 /// Releases the permit of a Step whose pod is refused.
-pub fn release_permit(ctx: &Context, settings: &Settings) {
+pub fn release_permit(ctx: &Context, settings: &StepSettings) {
     if settings.max_pods.is_some() {
         ctx.release_permit(POOL);
     }

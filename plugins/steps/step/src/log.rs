@@ -3,7 +3,7 @@
 use ostler_sdk::{Level, LogOptions, duration, from_rfc3339, prelude::*};
 use steps_api::{Step, StepStatus};
 
-use crate::{pod::PROCESS_CONTAINER, pod_reference, settings::Settings};
+use crate::{pod::PROCESS_CONTAINER, pod_reference, settings::StepSettings};
 
 /// Number of lines that are read.
 const TAIL_LINES: u32 = 50;
@@ -14,7 +14,7 @@ const MAX_LINE_CHARS: usize = 120;
 /// Reads the newest lines of the log into the status, unless the process has just started. Returns the time of the next read, in
 /// milliseconds since the Unix epoch; none where logs are not to be read, or may not. What cannot be read now stays as it was: the
 /// log at the end is in the report.
-pub fn read_log(ctx: &Context, step: &Step, status: &mut StepStatus, settings: &Settings) -> Option<u64> {
+pub fn read_log(ctx: &Context, step: &Step, status: &mut StepStatus, settings: &StepSettings) -> Option<u64> {
     let interval = duration(&settings.log_interval).filter(|interval| *interval > 0)?;
     let started = status.start_time.as_deref().and_then(from_rfc3339);
     let first = started.unwrap_or_default() * 1000 + interval;

@@ -2,7 +2,7 @@
 
 use ostler_sdk::{from_rfc3339, from_value, serde_json::Value};
 use steps_api::StepPhase;
-use steps_protocol::{Artifact, ErrorReason, Report};
+use steps_protocol::{Artifact, ContainerReport, ErrorReason};
 
 use crate::pod::{FETCH_CONTAINER, INSTALL_CONTAINER, PROCESS_CONTAINER, STREAMER_CONTAINER};
 
@@ -41,7 +41,7 @@ pub struct Observation {
     /// True if the pod was lost, and the process is not at fault: another pod may succeed.
     pub is_lost: bool,
     /// The report of the shim.
-    pub report: Option<Report>,
+    pub report: Option<ContainerReport>,
     /// Start of the process, in seconds since the Unix epoch.
     pub start_time: Option<u64>,
 }
@@ -167,8 +167,8 @@ pub(crate) fn find_container<'a>(list: &'a Value, name: &str) -> &'a Value {
 }
 
 /// The report in a termination message; none if it is not of the shim.
-fn decode_report(text: &str) -> Option<Report> {
-    Report::decode_by(text, |value| from_value(&value).ok())
+fn decode_report(text: &str) -> Option<ContainerReport> {
+    ContainerReport::decode_by(text, |value| from_value(&value).ok())
 }
 
 /// Returns whether a process has ended by itself, and not because its pod was being removed.
@@ -242,7 +242,7 @@ fn observe_process(terminated: &Value) -> Observation {
     observed
 }
 
-fn describe_end(terminated: &Value, report: Option<&Report>, text: &str) -> Observation {
+fn describe_end(terminated: &Value, report: Option<&ContainerReport>, text: &str) -> Observation {
     let is_oom_killed = terminated["reason"] == "OOMKilled" || report.is_some_and(|report| report.oom_killed);
     let exit_code = report.and_then(|report| report.exit_code);
     if is_oom_killed && exit_code != Some(0) {

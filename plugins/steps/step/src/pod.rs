@@ -23,7 +23,7 @@ use steps_protocol::{
     SHIM_PATH, SOURCES_PATH, STREAMER_PORT, ServeConfig,
 };
 
-use crate::settings::Settings;
+use crate::settings::StepSettings;
 
 /// Label of all pods of Steps, with the value `true`, by which network policies select them.
 pub const POD_LABEL: &str = "steps.ostler.dev/pod";
@@ -58,7 +58,7 @@ pub fn pod_name(step: &Step, attempt: i64) -> String {
 }
 
 /// Builds the pod of an attempt.
-pub fn build_pod(step: &Step, attempt: i64, settings: &Settings, sources: &[InputSource]) -> Value {
+pub fn build_pod(step: &Step, attempt: i64, settings: &StepSettings, sources: &[InputSource]) -> Value {
     let spec = &step.spec;
     let mut annotations = json!({ "kubectl.kubernetes.io/default-container": PROCESS_CONTAINER });
     if !spec.inputs.is_empty() {
@@ -262,7 +262,7 @@ fn build_resources(spec: &StepSpec) -> Value {
     built
 }
 
-fn build_init(spec: &StepSpec, settings: &Settings) -> Value {
+fn build_init(spec: &StepSpec, settings: &StepSettings) -> Value {
     let shared = json!({ "name": "ostler", "mountPath": ROOT_PATH });
     let (name, args, mounts) = if spec.inputs.is_empty() {
         (INSTALL_CONTAINER, json!([]), vec![shared])
@@ -303,7 +303,7 @@ fn build_init(spec: &StepSpec, settings: &Settings) -> Value {
     })
 }
 
-fn build_streamer(step: &Step, settings: &Settings) -> Value {
+fn build_streamer(step: &Step, settings: &StepSettings) -> Value {
     let config = ServeConfig {
         step: step.metadata.uid.clone(),
         outputs: step
@@ -332,7 +332,7 @@ fn build_streamer(step: &Step, settings: &Settings) -> Value {
     })
 }
 
-fn build_volumes(spec: &StepSpec, settings: &Settings) -> Vec<Value> {
+fn build_volumes(spec: &StepSpec, settings: &StepSettings) -> Vec<Value> {
     let mut volumes = vec![json!({ "name": "ostler", "emptyDir": {} })];
     if !spec.inputs.is_empty() {
         volumes.push(json!({ "name": "inputs", "emptyDir": {} }));

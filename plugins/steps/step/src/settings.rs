@@ -4,7 +4,7 @@ use ostler_sdk::api;
 
 /// The configuration of the plugin.
 #[api]
-pub struct Settings {
+pub struct StepSettings {
     /// Image of the shim.
     pub shim_image: String,
     /// Name of the Secret with the key of the artifacts, in the namespace of each Step that has inputs or outputs.

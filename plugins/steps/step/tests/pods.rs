@@ -8,9 +8,9 @@ use ostler_sdk::{
 };
 use steps_api::{Step, StepStatus};
 use steps_protocol::{FetchConfig, InputSource, RunConfig, ServeConfig};
-use steps_step::{pod::build_pod, settings::Settings};
+use steps_step::{pod::build_pod, settings::StepSettings};
 
-fn settings() -> Settings {
+fn settings() -> StepSettings {
     from_value(&json!({"shimImage": "registry.example.com/ostler/shim:0.1.0"})).expect("settings")
 }
 

@@ -2,7 +2,7 @@
 
 use ostler_sdk::{
     Error, Failure, Next, OWNER_UID_LABEL, ObjectRef, Outcome, Resolution, gvk,
-    mock::Host,
+    mock::MockHost,
     serde_json::{Value, from_slice, json},
 };
 use steps_step::Steps;
@@ -10,8 +10,8 @@ use steps_step::Steps;
 /// Seconds since the Unix epoch at which the tests begin.
 const START_TIME: u64 = 1_767_225_600;
 
-fn host() -> Host {
-    let host = Host::new();
+fn host() -> MockHost {
+    let host = MockHost::new();
     host.set_config(json!({"shimImage": "shim:1"}));
     host.set_now(START_TIME * 1000);
     host.secret("steps-artifact-key", "key", "digest");
@@ -60,7 +60,7 @@ fn step_reference(name: &str) -> ObjectRef {
 }
 
 /// Sets the status of a pod, as the kubelet does.
-fn set_status(host: &Host, name: &str, status: Value) {
+fn set_status(host: &MockHost, name: &str, status: Value) {
     let mut object = host.object(&pod(name)).expect("is created");
     object["spec"]["nodeName"] = "node-1".into();
     object["status"] = status;
@@ -87,13 +87,13 @@ fn success() -> Value {
         "artifacts": [{"name": "binary", "digest": "sha256:a", "bytes": 7}]})
 }
 
-fn reconcile(host: &Host, step: &mut Value) -> Result<Outcome, Failure> {
+fn reconcile(host: &MockHost, step: &mut Value) -> Result<Outcome, Failure> {
     let result = host.reconcile(&Steps, step);
     store_status(step, &result);
     result
 }
 
-fn cleanup(host: &Host, step: &mut Value) -> Result<Outcome, Failure> {
+fn cleanup(host: &MockHost, step: &mut Value) -> Result<Outcome, Failure> {
     let result = host.cleanup(&Steps, step);
     store_status(step, &result);
     result
@@ -559,7 +559,7 @@ fn producer_whose_artifacts_are_lost_runs_again_for_its_consumers_alone() {
 }
 
 /// A producer that another Step holds, and whose streamer has ended, and with it the artifacts.
-fn producer_without_its_streamer() -> (Host, Value) {
+fn producer_without_its_streamer() -> (MockHost, Value) {
     let (host, mut step) = (host(), producer());
     step["spec"]["onPodLost"] = "Rerun".into();
     reconcile(&host, &mut step).expect("an outcome");

@@ -16,8 +16,8 @@ use clap::{Parser, ValueEnum};
 
 use crate::{
     api::Cluster,
-    scenes::Stage,
-    subject::{Programs, Subject},
+    scenes::SceneStage,
+    subject::{BenchSubject, OperatorPrograms},
 };
 
 /// Measures operators.
@@ -27,7 +27,7 @@ pub struct Cli {
     scene: Scene,
     /// Subjects to measure, one after the other.
     #[arg(long = "subject", required = true)]
-    subjects: Vec<Subject>,
+    subjects: Vec<BenchSubject>,
     /// Benches of the scene to report.
     #[arg(long = "bench", required = true)]
     benches: Vec<String>,
@@ -53,7 +53,7 @@ pub struct Cli {
     #[arg(long)]
     folder: PathBuf,
     #[command(flatten)]
-    programs: Programs,
+    programs: OperatorPrograms,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -75,7 +75,7 @@ async fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
     let cluster = Cluster::connect(&cli.kubeconfig).await?;
     std::fs::create_dir_all(&cli.folder)?;
-    let stage = Stage {
+    let stage = SceneStage {
         cluster,
         programs: cli.programs,
         kubeconfig: cli.kubeconfig,

@@ -16,7 +16,7 @@ use crate::{api::Cluster, report::print_progress};
 /// The observed part of an object.
 #[derive(Deserialize, Default)]
 #[serde(default)]
-pub struct Object {
+pub struct ObservedObject {
     /// Its metadata.
     pub metadata: Metadata,
     status: Status,
@@ -47,7 +47,7 @@ struct Condition {
     observed_generation: i64,
 }
 
-impl Object {
+impl ObservedObject {
     /// Returns whether it is Ready for its current generation.
     pub fn is_ready(&self) -> bool {
         self.status.conditions.iter().any(|c| {
@@ -81,10 +81,15 @@ impl Drop for Observer {
 }
 
 /// Watches from a resourceVersion on, until the watch ends.
-async fn follow_watch(cluster: &Cluster, path: &str, from: String, see: &impl Fn(Object)) -> Result<()> {
+async fn follow_watch(
+    cluster: &Cluster,
+    path: &str,
+    from: String,
+    see: &impl Fn(ObservedObject),
+) -> Result<()> {
     #[derive(Deserialize)]
     struct Event {
-        object: Object,
+        object: ObservedObject,
     }
     let mut lines = Box::pin(cluster.watch(path, &from).await?);
     while let Some(line) = lines.next().await {
@@ -96,10 +101,10 @@ async fn follow_watch(cluster: &Cluster, path: &str, from: String, see: &impl Fn
 }
 
 /// Lists the existing objects. Returns the resourceVersion to watch from.
-async fn list_existing(cluster: &Cluster, path: &str, see: &impl Fn(Object)) -> Result<String> {
+async fn list_existing(cluster: &Cluster, path: &str, see: &impl Fn(ObservedObject)) -> Result<String> {
     let list = cluster.get(path).await?;
     for item in list["items"].as_array().into_iter().flatten() {
-        see(Object::deserialize(item)?);
+        see(ObservedObject::deserialize(item)?);
     }
     let version = &list["metadata"]["resourceVersion"];
     Ok(version.as_str().context("a list has a version")?.to_owned())
@@ -110,14 +115,14 @@ impl Observer {
     pub async fn start(
         cluster: &Cluster,
         path: &str,
-        right: impl Fn(&Object) -> bool + Send + Sync + 'static,
+        right: impl Fn(&ObservedObject) -> bool + Send + Sync + 'static,
     ) -> Result<Self> {
         let (cluster, path) = (cluster.clone(), path.to_owned());
         let version = cluster.current_version(&path).await?;
         let seen = Arc::new(Mutex::new(HashMap::new()));
         let (sender, count) = watch::channel(0);
         let keeping = seen.clone();
-        let see = move |object: Object| {
+        let see = move |object: ObservedObject| {
             if right(&object) {
                 let mut seen = keeping.lock().expect("lock");
                 seen.entry(object.metadata.name).or_insert_with(Instant::now);

@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 
 /// A process that is killed when dropped.
-pub struct Process {
+pub struct SubjectProcess {
     name: String,
     pid: u32,
     child: Child,
@@ -20,7 +20,7 @@ pub struct Process {
 
 /// Resource usage of a process so far.
 #[derive(Clone, Copy, Debug)]
-pub struct Usage {
+pub struct ResourceUsage {
     /// CPU seconds of all threads, in user and kernel mode.
     pub cpu_seconds: f64,
     /// Resident memory in bytes.
@@ -31,7 +31,7 @@ pub struct Usage {
     pub rss_peak: u64,
 }
 
-impl Process {
+impl SubjectProcess {
     /// Starts a process with its output in a log file.
     pub fn spawn(name: &str, mut command: Command, log: &Path) -> Result<Self> {
         let file = File::create(log).with_context(|| format!("making {}", log.display()))?;
@@ -50,7 +50,7 @@ impl Process {
     }
 
     /// Reads its resource usage.
-    pub fn read_usage(&self) -> Result<Usage> {
+    pub fn read_usage(&self) -> Result<ResourceUsage> {
         let read = |file: &str| {
             fs::read_to_string(format!("/proc/{}/{file}", self.pid))
                 .with_context(|| format!("{} has ended", self.name))
@@ -65,7 +65,7 @@ impl Process {
             .collect();
         let ticks = |at: usize| fields.get(at).and_then(|f| f.parse::<u64>().ok());
         let (user, system) = ticks(11).zip(ticks(12)).context("no times in /proc/PID/stat")?;
-        Ok(Usage {
+        Ok(ResourceUsage {
             cpu_seconds: (user + system) as f64 / rustix::param::clock_ticks_per_second() as f64,
             rss: parse_bytes(&status, "VmRSS:")?,
             rss_anon: parse_bytes(&status, "RssAnon:")?,

@@ -3,18 +3,18 @@
 use serde::Serialize;
 use serde_json::json;
 
-use crate::subject::Subject;
+use crate::subject::BenchSubject;
 
 /// Reports the results of one subject in one bench.
 #[derive(Clone, Copy)]
-pub struct Report<'a> {
+pub struct SubjectReport<'a> {
     /// Name of the bench.
     pub bench: &'a str,
     /// Measured subject.
-    pub subject: Subject,
+    pub subject: BenchSubject,
 }
 
-impl Report<'_> {
+impl SubjectReport<'_> {
     /// Reports a measured value.
     pub fn report_value(self, metric: &str, value: impl Serialize, unit: &str) {
         let line = json!({"bench": self.bench, "subject": self.subject.name(), "metric": metric, "value": value, "unit": unit});

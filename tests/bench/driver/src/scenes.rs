@@ -10,16 +10,16 @@ use std::{path::PathBuf, time::Duration};
 
 use crate::{
     api::{Cluster, Requests},
-    report::Report,
-    subject::Programs,
+    report::SubjectReport,
+    subject::OperatorPrograms,
 };
 
 /// Environment of a scene.
-pub struct Stage {
+pub struct SceneStage {
     /// The control plane.
     pub cluster: Cluster,
     /// The operators.
-    pub programs: Programs,
+    pub programs: OperatorPrograms,
     /// Kubeconfig for the operators.
     pub kubeconfig: PathBuf,
     /// Folder for logs.
@@ -32,7 +32,7 @@ pub struct Stage {
     pub benches: Vec<String>,
 }
 
-impl Stage {
+impl SceneStage {
     /// Returns the bench to report with this prefix (`converge` finds `converge-1k`).
     fn bench_name(&self, kind: &str) -> Option<&str> {
         self.benches
@@ -42,7 +42,7 @@ impl Stage {
     }
 }
 
-fn report_requests(report: Report<'_>, requests: &Requests) {
+fn report_requests(report: SubjectReport<'_>, requests: &Requests) {
     report.report_value("api_requests", requests.values().sum::<u64>(), "requests");
     for (verb, n) in requests {
         report.report_value(&format!("api_requests.{verb}"), n, "requests");

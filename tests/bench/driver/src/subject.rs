@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 use serde_json::Value;
 use tokio::process::Command;
 
-use crate::{process::Process, scenes::Stage};
+use crate::{process::SubjectProcess, scenes::SceneStage};
 
 /// File in an operator's folder with the address of its admin endpoint.
 const READY_FILE: &str = "ready.json";
@@ -20,7 +20,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A measured subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Subject {
+pub enum BenchSubject {
     /// Ostler with a plugin.
     Ostler,
     /// An operator with controller-runtime.
@@ -41,7 +41,7 @@ pub enum Subject {
 
 /// Paths of the operators.
 #[derive(Args, Clone)]
-pub struct Programs {
+pub struct OperatorPrograms {
     /// Ostler's binary.
     #[arg(long)]
     ostler: Option<PathBuf>,
@@ -80,14 +80,14 @@ pub struct Programs {
     pub simulator: Option<PathBuf>,
 }
 
-impl Programs {
+impl OperatorPrograms {
     /// Returns the path of the plugin's component.
     pub fn require_component(&self) -> Result<&Path> {
         require_path(&self.component, "component")
     }
 }
 
-impl Subject {
+impl BenchSubject {
     /// Returns its name in reports.
     pub fn name(self) -> &'static str {
         match self {
@@ -109,10 +109,10 @@ impl Subject {
 }
 
 /// A running subject.
-pub struct Running {
+pub struct RunningSubject {
     /// Its process.
-    pub process: Process,
-    subject: Subject,
+    pub process: SubjectProcess,
+    subject: BenchSubject,
     folder: PathBuf,
     admin: Option<String>,
     http: reqwest::Client,
@@ -134,7 +134,12 @@ fn require_path<'a>(path: &'a Option<PathBuf>, what: &str) -> Result<&'a Path> {
 }
 
 /// Builds the command of Ostler with these components.
-fn ostler_command(stage: &Stage, folder: &Path, components: &[PathBuf], grants: &Path) -> Result<Command> {
+fn ostler_command(
+    stage: &SceneStage,
+    folder: &Path,
+    components: &[PathBuf],
+    grants: &Path,
+) -> Result<Command> {
     let plugins = folder.join("plugins");
     fs::create_dir_all(&plugins)?;
     for component in components {
@@ -155,19 +160,24 @@ fn ostler_command(stage: &Stage, folder: &Path, components: &[PathBuf], grants: 
     Ok(command)
 }
 
-impl Running {
+impl RunningSubject {
     /// Starts a subject. With `replica` it takes part in a leader election.
-    pub async fn start(stage: &Stage, subject: Subject, replica: Option<&str>) -> Result<Self> {
+    pub async fn start(stage: &SceneStage, subject: BenchSubject, replica: Option<&str>) -> Result<Self> {
         let name = format!("{}{}", subject.name(), replica.unwrap_or(""));
         Self::start_as(stage, subject, name, replica).await
     }
 
     /// Starts one of several operators of a subject that do not know of each other.
-    pub async fn start_beside(stage: &Stage, subject: Subject, number: usize) -> Result<Self> {
+    pub async fn start_beside(stage: &SceneStage, subject: BenchSubject, number: usize) -> Result<Self> {
         Self::start_as(stage, subject, format!("{}-{number}", subject.name()), None).await
     }
 
-    async fn start_as(stage: &Stage, subject: Subject, name: String, replica: Option<&str>) -> Result<Self> {
+    async fn start_as(
+        stage: &SceneStage,
+        subject: BenchSubject,
+        name: String,
+        replica: Option<&str>,
+    ) -> Result<Self> {
         let folder = stage.folder.join(&name);
         fs::create_dir_all(&folder)?;
         let ready = folder.join(READY_FILE);
@@ -176,7 +186,7 @@ impl Running {
         let programs = &stage.programs;
         let workers = stage.workers.to_string();
         let mut command = match subject {
-            Subject::Ostler => {
+            BenchSubject::Ostler => {
                 let component = programs.require_component()?.to_owned();
                 ostler_command(
                     stage,
@@ -185,28 +195,30 @@ impl Running {
                     require_path(&programs.grants, "grants")?,
                 )?
             }
-            Subject::ControllerRuntime | Subject::ControllerRuntimeStrip => {
+            BenchSubject::ControllerRuntime | BenchSubject::ControllerRuntimeStrip => {
                 let mut command =
                     Command::new(require_path(&programs.controller_runtime, "controller-runtime")?);
                 command.args(["--workers", &workers, "--ready-file"]).arg(&ready);
-                if subject == Subject::ControllerRuntimeStrip {
+                if subject == BenchSubject::ControllerRuntimeStrip {
                     command.arg("--strip-managed-fields");
                 }
                 command
             }
-            Subject::KubeRs => {
+            BenchSubject::KubeRs => {
                 let mut command = Command::new(require_path(&programs.kube_rs, "kube-rs")?);
                 command.args(["--workers", &workers, "--ready-file"]).arg(&ready);
                 command
             }
-            Subject::Kopf => {
+            BenchSubject::Kopf => {
                 let mut command = Command::new(require_path(&programs.kopf, "kopf")?);
                 command
                     .args(["run", "--quiet", "--standalone", "--all-namespaces"])
                     .arg(require_path(&programs.kopf_operator, "kopf-operator")?);
                 command
             }
-            Subject::Raw | Subject::RawApply | Subject::Original => bail!("{name} is no operator that runs"),
+            BenchSubject::Raw | BenchSubject::RawApply | BenchSubject::Original => {
+                bail!("{name} is no operator that runs")
+            }
         };
         if let Some(replica) = replica {
             command.args([
@@ -216,7 +228,7 @@ impl Running {
                 "--lease-namespace",
                 "bench",
             ]);
-            if subject == Subject::Ostler {
+            if subject == BenchSubject::Ostler {
                 command.args(["--identity", &name]);
             }
             // Distinguishes replicas in logs.
@@ -227,20 +239,20 @@ impl Running {
 
     /// Starts Ostler with these plugins, in a folder of its own.
     pub async fn start_plugins(
-        stage: &Stage,
+        stage: &SceneStage,
         folder: &Path,
         components: &[PathBuf],
         grants: &Path,
     ) -> Result<Self> {
-        let subject = Subject::Ostler;
+        let subject = BenchSubject::Ostler;
         let _ = fs::remove_file(folder.join(READY_FILE));
         let command = ostler_command(stage, folder, components, grants)?;
         Self::launch(stage, subject, subject.name(), folder.to_owned(), command).await
     }
 
     /// Starts Ostler with the Concourse pack.
-    pub async fn start_pack(stage: &Stage) -> Result<Self> {
-        let (subject, programs) = (Subject::Ostler, &stage.programs);
+    pub async fn start_pack(stage: &SceneStage) -> Result<Self> {
+        let (subject, programs) = (BenchSubject::Ostler, &stage.programs);
         let folder = stage.folder.join(subject.name());
         // Left by the previous subject.
         let _ = fs::remove_file(folder.join(READY_FILE));
@@ -258,14 +270,14 @@ impl Running {
     }
 
     async fn launch(
-        stage: &Stage,
-        subject: Subject,
+        stage: &SceneStage,
+        subject: BenchSubject,
         name: &str,
         folder: PathBuf,
         mut command: Command,
     ) -> Result<Self> {
         command.env("KUBECONFIG", &stage.kubeconfig);
-        let process = Process::spawn(name, command, &folder.join("log"))?;
+        let process = SubjectProcess::spawn(name, command, &folder.join("log"))?;
         let ready = folder.join(READY_FILE);
         let mut running = Self {
             process,
@@ -276,7 +288,7 @@ impl Running {
             skip: 0,
             resyncs: 0,
         };
-        if subject != Subject::Kopf {
+        if subject != BenchSubject::Kopf {
             running.admin = Some(running.wait_address(&ready).await?);
         }
         Ok(running)
@@ -324,9 +336,9 @@ impl Running {
         Ok(())
     }
 
-    /// Counts the reconciles since the last [`Running::forget`].
+    /// Counts the reconciles since the last [`RunningSubject::reset_stats`].
     pub async fn count_reconciles(&self) -> Result<u64> {
-        if self.subject != Subject::Ostler {
+        if self.subject != BenchSubject::Ostler {
             return self.get_json("/count").await?.as_u64().context("a count");
         }
         let all = self.get_json("/reconciles").await?;
@@ -336,17 +348,17 @@ impl Running {
 
     /// Resets the count and the durations of reconciles.
     pub async fn reset_stats(&mut self) -> Result<()> {
-        if self.subject != Subject::Ostler {
+        if self.subject != BenchSubject::Ostler {
             return self.post_command("/reset").await;
         }
         self.skip += self.count_reconciles().await?;
         Ok(())
     }
 
-    /// Returns the durations of the reconciles since the last [`Running::forget`].
+    /// Returns the durations of the reconciles since the last [`RunningSubject::reset_stats`].
     pub async fn reconcile_percentiles(&self) -> Result<Percentiles> {
         let us = |v: &Value| v.as_u64().context("microseconds");
-        if self.subject != Subject::Ostler {
+        if self.subject != BenchSubject::Ostler {
             let stats = self.get_json("/stats").await?;
             return Ok(Percentiles {
                 p50_us: us(&stats["p50_us"])?,
@@ -362,7 +374,7 @@ impl Running {
 
     /// Returns the number of objects and bytes in Ostler's store, by its own count.
     pub async fn store_size(&self) -> Result<Option<(u64, u64)>> {
-        if self.subject != Subject::Ostler {
+        if self.subject != BenchSubject::Ostler {
             return Ok(None);
         }
         let facts = self.get_json("/store").await?;
@@ -371,7 +383,7 @@ impl Running {
 
     /// Makes the subject reconcile every object again.
     pub async fn reconcile_all(&mut self) -> Result<()> {
-        if self.subject != Subject::Ostler {
+        if self.subject != BenchSubject::Ostler {
             return self.post_command("/resync").await;
         }
         // A change of a plugin's configuration reconciles all its objects.

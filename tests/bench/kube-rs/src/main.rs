@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::watch;
 
-use crate::meter::Meter;
+use crate::meter::DurationMeter;
 
 const MANAGER: &str = "bench-kube-rs";
 
@@ -53,7 +53,7 @@ struct Context {
     config_maps: Store<ConfigMap>,
     /// Becomes true when the store is complete.
     listed: watch::Receiver<bool>,
-    meter: Arc<Meter>,
+    meter: Arc<DurationMeter>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -187,7 +187,7 @@ async fn main() -> anyhow::Result<()> {
             sender.closed().await;
         }
     });
-    let (meter, again) = Meter::serve(&cli.ready_file).await?;
+    let (meter, again) = DurationMeter::serve(&cli.ready_file).await?;
     let context = Arc::new(Context {
         client,
         config_maps,

@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 
 /// Durations since the last reset, in microseconds.
 #[derive(Default)]
-pub struct Meter(Mutex<Vec<u64>>);
+pub struct DurationMeter(Mutex<Vec<u64>>);
 
 /// A reconcile being timed; it ends when this is dropped.
-pub struct Timed<'a>(&'a Meter, Instant);
+pub struct Timed<'a>(&'a DurationMeter, Instant);
 
 impl Drop for Timed<'_> {
     fn drop(&mut self) {
@@ -24,7 +24,7 @@ impl Drop for Timed<'_> {
     }
 }
 
-impl Meter {
+impl DurationMeter {
     /// Starts the timer of a reconcile.
     pub fn start(&self) -> Timed<'_> {
         Timed(self, Instant::now())

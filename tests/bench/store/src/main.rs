@@ -6,9 +6,9 @@ use std::alloc::System;
 use anyhow::{Context, Result, bail};
 use ostler::testing::{
     key::Gvk,
-    object::Object,
+    object::KubeObject,
     scope::{Projection, Scope},
-    store::{Put, Source, Store},
+    store::{Put, Store, VersionSource},
 };
 use serde_json::Value;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -41,9 +41,9 @@ fn main() -> Result<()> {
         if let Some(settings) = object["data"]["settings.yaml"].as_str() {
             object["data"]["settings.yaml"] = noise(i, settings.len()).into();
         }
-        let (key, parsed) = Object::parse(&gvk, object.to_string().as_bytes())?;
+        let (key, parsed) = KubeObject::parse(&gvk, object.to_string().as_bytes())?;
         if !matches!(
-            store.put(&key, parsed, Projection::Full, Source::Watch),
+            store.put(&key, parsed, Projection::Full, VersionSource::Watch),
             Put::Changed(_)
         ) {
             bail!("object {i} was not taken in");

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::json_response;
 use crate::App;
-use crate::state::{Model, User};
+use crate::state::{ConcourseModel, SimulatedUser};
 
 /// Path of the token endpoint.
 pub(crate) const TOKEN_PATH: &str = "/sky/issuer/token";
@@ -39,7 +39,7 @@ pub(super) fn routes() -> Router<Arc<App>> {
 }
 
 /// Returns the user of an `Authorization` header.
-pub(super) fn authenticate(model: &Model, header: &HeaderValue) -> Option<User> {
+pub(super) fn authenticate(model: &ConcourseModel, header: &HeaderValue) -> Option<SimulatedUser> {
     let (scheme, token) = header.to_str().ok()?.split_once(' ')?;
     if !scheme.eq_ignore_ascii_case("bearer") {
         return None;
@@ -143,7 +143,7 @@ async fn issue_token(State(app): State<Arc<App>>, headers: HeaderMap, body: Byte
     }
     let (token, expiry) = new_access_token(model.now, app.token_lifetime);
     let has_identity = scopes.contains(&IDENTITY_SCOPE);
-    let token_user = User {
+    let token_user = SimulatedUser {
         name: user.clone(),
         has_identity,
     };

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::App;
 use crate::page::{self, PageRequest};
-use crate::state::{Build, Model, Role};
+use crate::state::{ConcourseModel, SimulatedBuild, SimulatedRole};
 
 pub(super) fn routes() -> Router<Arc<App>> {
     const BUILD_PATH: &str = "/api/v1/builds/{build}";
@@ -40,7 +40,7 @@ pub(super) fn routes() -> Router<Arc<App>> {
 
 /// Returns a build as in lists of a team, a pipeline or all builds, and in the response of a trigger: without its
 /// comment.
-pub(super) fn build_json(model: &Model, build: &Build) -> Value {
+pub(super) fn build_json(model: &ConcourseModel, build: &SimulatedBuild) -> Value {
     let pipeline = build.pipeline_id.and_then(|id| model.pipeline_by_id(id));
     let job = model.jobs.iter().find(|j| Some(j.id) == build.job_id);
     let first = build.rerun_of.and_then(|(id, _)| model.builds.get(&id));
@@ -58,7 +58,7 @@ pub(super) fn build_json(model: &Model, build: &Build) -> Value {
 }
 
 /// Returns a build as on its own or in the list of its job, with the comment for members of its team.
-pub(super) fn build_json_with_comment(call: &Call, model: &Model, build: &Build) -> Value {
+pub(super) fn build_json_with_comment(call: &Call, model: &ConcourseModel, build: &SimulatedBuild) -> Value {
     let mut value = build_json(model, build);
     if !build.comment.is_empty() && call.can_view(model, build.team_id) {
         value["comment"] = build.comment.as_str().into();
@@ -67,7 +67,7 @@ pub(super) fn build_json_with_comment(call: &Call, model: &Model, build: &Build)
 }
 
 /// Returns a build as nested in jobs and resources.
-pub(super) fn build_summary(model: &Model, build: &Build) -> Value {
+pub(super) fn build_summary(model: &ConcourseModel, build: &SimulatedBuild) -> Value {
     let mut value = build_json(model, build);
     if let Value::Object(map) = &mut value {
         for key in [
@@ -86,9 +86,9 @@ pub(super) fn build_summary(model: &Model, build: &Build) -> Value {
 /// Returns the page of builds that the query selects, from ids in ascending order.
 pub(super) fn page_of_builds(
     call: &Call,
-    model: &Model,
+    model: &ConcourseModel,
     ids: &[u64],
-    to_json: impl Fn(&Model, &Build) -> Value,
+    to_json: impl Fn(&ConcourseModel, &SimulatedBuild) -> Value,
 ) -> ApiResult {
     let window = PageRequest::from_query(|key| call.query(key));
     let page = page::cut_page(ids, window);
@@ -101,7 +101,7 @@ pub(super) fn page_of_builds(
     call.page_response(&page, window.limit, &items)
 }
 
-fn is_visible(call: &Call, model: &Model, build: &Build) -> bool {
+fn is_visible(call: &Call, model: &ConcourseModel, build: &SimulatedBuild) -> bool {
     let public = build
         .pipeline_id
         .and_then(|id| model.pipeline_by_id(id))
@@ -110,7 +110,7 @@ fn is_visible(call: &Call, model: &Model, build: &Build) -> bool {
 }
 
 /// Returns the ids of builds, without checks, which Concourse does not list.
-fn build_ids(model: &Model, which: impl Fn(&Build) -> bool) -> Vec<u64> {
+fn build_ids(model: &ConcourseModel, which: impl Fn(&SimulatedBuild) -> bool) -> Vec<u64> {
     model
         .builds
         .values()
@@ -131,7 +131,7 @@ async fn list_builds(call: Call) -> ApiResult {
 
 async fn list_team_builds(call: Call) -> ApiResult {
     let model = call.model();
-    let team = call.require_team(&model, Role::Viewer)?;
+    let team = call.require_team(&model, SimulatedRole::Viewer)?;
     page_of_builds(
         &call,
         &model,
@@ -152,7 +152,7 @@ async fn list_pipeline_builds(call: Call) -> ApiResult {
 }
 
 /// Returns the build in the path for reading.
-fn visible_build<'m>(call: &Call, model: &'m Model) -> Result<&'m Build, ApiError> {
+fn visible_build<'m>(call: &Call, model: &'m ConcourseModel) -> Result<&'m SimulatedBuild, ApiError> {
     let id: u64 = call.param("build").parse().map_err(|_| NOT_FOUND)?;
     let build = model.builds.get(&id).ok_or(NOT_FOUND)?;
     match &call.user {
@@ -163,11 +163,11 @@ fn visible_build<'m>(call: &Call, model: &'m Model) -> Result<&'m Build, ApiErro
 }
 
 /// Returns the id of the build in the path, if the user may act on it.
-fn operable_build(call: &Call, model: &Model) -> Result<u64, ApiError> {
+fn operable_build(call: &Call, model: &ConcourseModel) -> Result<u64, ApiError> {
     let user = call.require_user()?;
     let id: u64 = call.param("build").parse().map_err(|_| NOT_FOUND)?;
     let team = model.builds.get(&id).ok_or(NOT_FOUND)?.team_id;
-    if model.has_role(user, model.team_name(team), Role::Operator) {
+    if model.has_role(user, model.team_name(team), SimulatedRole::Operator) {
         Ok(id)
     } else {
         Err(forbidden())
@@ -318,7 +318,7 @@ impl Drop for OpenStream {
 
 /// Formats the frames from an event on. Returns them with the number of the next event and whether the build has ended;
 /// `None` when the build no longer exists.
-fn format_frames(model: &Model, id: u64, from: usize) -> Option<(String, usize, bool)> {
+fn format_frames(model: &ConcourseModel, id: u64, from: usize) -> Option<(String, usize, bool)> {
     let build = model.builds.get(&id)?;
     let mut text: String = build
         .events

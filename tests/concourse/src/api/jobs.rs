@@ -12,7 +12,7 @@ use super::builds;
 use super::{ApiError, ApiResult, Call, INTERNAL_ERROR, NOT_FOUND, ok_empty, ok_json, without_nulls};
 use crate::App;
 use crate::config::{step_resource, visit_steps};
-use crate::state::{Job, Model, Pipeline, Role, Trigger};
+use crate::state::{ConcourseModel, SimulatedJob, SimulatedPipeline, SimulatedRole, Trigger};
 
 pub(super) fn routes() -> Router<Arc<App>> {
     const JOB_PATH: &str = "/api/v1/teams/{team}/pipelines/{pipeline}/jobs/{job}";
@@ -58,7 +58,13 @@ fn steps_json(config: &Value, kind: &str, summary: bool) -> Value {
     }
 }
 
-fn job_json(call: &Call, model: &Model, pipeline: &Pipeline, job: &Job, summary: bool) -> Value {
+fn job_json(
+    call: &Call,
+    model: &ConcourseModel,
+    pipeline: &SimulatedPipeline,
+    job: &SimulatedJob,
+    summary: bool,
+) -> Value {
     let config = model.job_config(job);
     let groups = pipeline.groups.as_array().into_iter().flatten();
     let mine = groups.filter(|g| {
@@ -126,7 +132,11 @@ async fn list_jobs(call: Call) -> ApiResult {
     )
 }
 
-fn find_job<'m>(call: &Call, model: &'m Model, pipeline: &Pipeline) -> Result<&'m Job, ApiError> {
+fn find_job<'m>(
+    call: &Call,
+    model: &'m ConcourseModel,
+    pipeline: &SimulatedPipeline,
+) -> Result<&'m SimulatedJob, ApiError> {
     model.job(pipeline.id, call.param("job")).ok_or(NOT_FOUND)
 }
 
@@ -152,7 +162,12 @@ async fn unpause_job(call: Call) -> ApiResult {
 
 fn set_paused(call: &Call, paused: bool) -> ApiResult {
     let mut model = call.model();
-    let id = find_job(call, &model, call.require_pipeline(&model, Role::Operator)?)?.id;
+    let id = find_job(
+        call,
+        &model,
+        call.require_pipeline(&model, SimulatedRole::Operator)?,
+    )?
+    .id;
     let mark = paused.then_some((call.require_user()?.name.clone(), model.seconds()));
     if let Some(job) = model.job_mut(id) {
         job.paused = mark;
@@ -162,13 +177,21 @@ fn set_paused(call: &Call, paused: bool) -> ApiResult {
 
 async fn schedule_job(call: Call) -> ApiResult {
     let model = call.model();
-    find_job(&call, &model, call.unarchived_pipeline(&model, Role::Operator)?)?;
+    find_job(
+        &call,
+        &model,
+        call.unarchived_pipeline(&model, SimulatedRole::Operator)?,
+    )?;
     ok_empty()
 }
 
 async fn list_inputs(call: Call) -> ApiResult {
     let model = call.model();
-    let job = find_job(&call, &model, call.require_pipeline(&model, Role::Viewer)?)?;
+    let job = find_job(
+        &call,
+        &model,
+        call.require_pipeline(&model, SimulatedRole::Viewer)?,
+    )?;
     let mut found = Vec::new();
     let versions = model.resolve_inputs(job).unwrap_or_default();
     visit_steps(model.job_config(job), &mut |step| {
@@ -193,7 +216,7 @@ async fn list_job_builds(call: Call) -> ApiResult {
 
 async fn trigger_build(call: Call) -> ApiResult {
     let mut model = call.model();
-    let pipeline = call.unarchived_pipeline(&model, Role::Operator)?;
+    let pipeline = call.unarchived_pipeline(&model, SimulatedRole::Operator)?;
     let Ok(job) = find_job(&call, &model, pipeline) else {
         // Concourse announces JSON here and sends no body.
         return Ok((
@@ -216,7 +239,7 @@ async fn trigger_build(call: Call) -> ApiResult {
     ))
 }
 
-fn find_build(call: &Call, model: &Model, job: &Job) -> Result<u64, ApiError> {
+fn find_build(call: &Call, model: &ConcourseModel, job: &SimulatedJob) -> Result<u64, ApiError> {
     let name = call.param("build");
     let mut builds = model.builds_of(job);
     builds.find(|b| b.name == name).map(|b| b.id).ok_or(NOT_FOUND)
@@ -235,7 +258,11 @@ async fn get_job_build(call: Call) -> ApiResult {
 
 async fn rerun_build(call: Call) -> ApiResult {
     let mut model = call.model();
-    let job = find_job(&call, &model, call.unarchived_pipeline(&model, Role::Operator)?)?;
+    let job = find_job(
+        &call,
+        &model,
+        call.unarchived_pipeline(&model, SimulatedRole::Operator)?,
+    )?;
     if model.job_config(job)["disable_reruns"] == true {
         return Err(ApiError::Empty(StatusCode::CONFLICT));
     }
@@ -256,7 +283,11 @@ async fn rerun_build(call: Call) -> ApiResult {
 
 async fn clear_task_cache(call: Call) -> ApiResult {
     let model = call.model();
-    find_job(&call, &model, call.require_pipeline(&model, Role::Operator)?)?;
+    find_job(
+        &call,
+        &model,
+        call.require_pipeline(&model, SimulatedRole::Operator)?,
+    )?;
     let mut answer = Map::new();
     answer.insert("caches_removed".into(), 0.into());
     ok_json(&answer)

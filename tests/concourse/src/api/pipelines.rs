@@ -14,7 +14,7 @@ use super::{
 };
 use crate::App;
 use crate::config;
-use crate::state::{InstanceVars, Model, Pipeline, Role, SaveOutcome};
+use crate::state::{ConcourseModel, SaveOutcome, SimulatedInstanceVars, SimulatedPipeline, SimulatedRole};
 
 const VERSION_HEADER: &str = "x-concourse-config-version";
 
@@ -37,7 +37,7 @@ pub(super) fn routes() -> Router<Arc<App>> {
         .route(&below("/resource-types"), get(list_resource_types))
 }
 
-fn pipeline_json(model: &Model, pipeline: &Pipeline) -> Value {
+fn pipeline_json(model: &ConcourseModel, pipeline: &SimulatedPipeline) -> Value {
     without_nulls(json!({
         "id": pipeline.id, "name": pipeline.name, "instance_vars": pipeline.instance_vars,
         "paused": pipeline.paused, "paused_by": pipeline.paused_by, "paused_at": pipeline.paused_at,
@@ -49,7 +49,7 @@ fn pipeline_json(model: &Model, pipeline: &Pipeline) -> Value {
 
 async fn list_all_pipelines(call: Call) -> ApiResult {
     let model = call.model();
-    let mut seen: Vec<&Pipeline> = model
+    let mut seen: Vec<&SimulatedPipeline> = model
         .pipelines
         .iter()
         .filter(|p| p.public || call.can_view(&model, p.team_id))
@@ -81,14 +81,14 @@ async fn get_pipeline(call: Call) -> ApiResult {
 
 async fn delete_pipeline(call: Call) -> ApiResult {
     let mut model = call.model();
-    let id = call.require_pipeline(&model, Role::Member)?.id;
+    let id = call.require_pipeline(&model, SimulatedRole::Member)?.id;
     model.delete_pipeline(id);
     Ok(empty_response(StatusCode::NO_CONTENT))
 }
 
 async fn read_config(call: Call) -> ApiResult {
     let model = call.model();
-    let pipeline = call.require_pipeline(&model, Role::Viewer)?;
+    let pipeline = call.require_pipeline(&model, SimulatedRole::Viewer)?;
     if pipeline.archived {
         return Err(NOT_FOUND);
     }
@@ -102,7 +102,7 @@ async fn read_config(call: Call) -> ApiResult {
 async fn save_config(call: Call, headers: HeaderMap, body: Bytes) -> ApiResult {
     let mut model = call.model();
     // Concourse checks the role first and whether the team exists last.
-    match call.require_team(&model, Role::Member) {
+    match call.require_team(&model, SimulatedRole::Member) {
         Ok(_) | Err(ApiError::Empty(StatusCode::NOT_FOUND)) => {}
         Err(refused) => return Err(refused),
     }
@@ -131,7 +131,10 @@ async fn save_config(call: Call, headers: HeaderMap, body: Bytes) -> ApiResult {
     let mut warnings = config::validate_config(&config).map_err(bad_request_errors)?;
     let name = call.param("pipeline");
     warnings.extend(config::check_identifier(name, "pipeline").map_err(|e| bad_request_errors([e]))?);
-    let (vars, team) = (call.instance_vars()?, call.require_team(&model, Role::Member)?);
+    let (vars, team) = (
+        call.instance_vars()?,
+        call.require_team(&model, SimulatedRole::Member)?,
+    );
     match model.save_config(team, name, vars, config, version) {
         SaveOutcome::Created => Ok(json_with_warnings(StatusCode::CREATED, json!({}), &warnings)),
         SaveOutcome::Updated => Ok(json_with_warnings(StatusCode::OK, json!({}), &warnings)),
@@ -144,14 +147,14 @@ async fn save_config(call: Call, headers: HeaderMap, body: Bytes) -> ApiResult {
 
 async fn pause_pipeline(call: Call) -> ApiResult {
     let mut model = call.model();
-    let id = call.unarchived_pipeline(&model, Role::Operator)?.id;
+    let id = call.unarchived_pipeline(&model, SimulatedRole::Operator)?.id;
     model.set_paused(id, Some(&call.require_user()?.name));
     ok_empty()
 }
 
 async fn unpause_pipeline(call: Call) -> ApiResult {
     let mut model = call.model();
-    let id = call.unarchived_pipeline(&model, Role::Operator)?.id;
+    let id = call.unarchived_pipeline(&model, SimulatedRole::Operator)?.id;
     model.set_paused(id, None);
     ok_empty()
 }
@@ -166,7 +169,7 @@ async fn hide_pipeline(call: Call) -> ApiResult {
 
 fn set_public(call: &Call, public: bool) -> ApiResult {
     let mut model = call.model();
-    let id = call.require_pipeline(&model, Role::Member)?.id;
+    let id = call.require_pipeline(&model, SimulatedRole::Member)?.id;
     if let Some(pipeline) = model.pipeline_mut(id) {
         pipeline.public = public;
     }
@@ -175,14 +178,14 @@ fn set_public(call: &Call, public: bool) -> ApiResult {
 
 async fn archive_pipeline(call: Call) -> ApiResult {
     let mut model = call.model();
-    let id = call.require_pipeline(&model, Role::Member)?.id;
+    let id = call.require_pipeline(&model, SimulatedRole::Member)?.id;
     model.archive_pipeline(id);
     ok_empty()
 }
 
 async fn rename_pipeline(call: Call, body: Bytes) -> ApiResult {
     let mut model = call.model();
-    let team = call.require_team(&model, Role::Member)?;
+    let team = call.require_team(&model, SimulatedRole::Member)?;
     let (name, warning) = parse_rename(
         &body,
         "pipeline",
@@ -206,7 +209,7 @@ async fn rename_pipeline(call: Call, body: Bytes) -> ApiResult {
 
 async fn order_pipelines(call: Call, body: Bytes) -> ApiResult {
     let mut model = call.model();
-    let team = call.require_team(&model, Role::Member)?;
+    let team = call.require_team(&model, SimulatedRole::Member)?;
     let names: Vec<String> = serde_json::from_slice(&body).map_err(|_| BAD_REQUEST)?;
     for name in &names {
         if !model
@@ -226,10 +229,10 @@ async fn order_pipelines(call: Call, body: Bytes) -> ApiResult {
 
 async fn order_instances(call: Call, body: Bytes) -> ApiResult {
     let mut model = call.model();
-    let team = call.require_team(&model, Role::Member)?;
-    let wanted: Vec<InstanceVars> = serde_json::from_slice(&body).map_err(|_| BAD_REQUEST)?;
+    let team = call.require_team(&model, SimulatedRole::Member)?;
+    let wanted: Vec<SimulatedInstanceVars> = serde_json::from_slice(&body).map_err(|_| BAD_REQUEST)?;
     let name = call.param("pipeline");
-    fn non_empty(vars: &InstanceVars) -> Option<&InstanceVars> {
+    fn non_empty(vars: &SimulatedInstanceVars) -> Option<&SimulatedInstanceVars> {
         Some(vars).filter(|v| !v.is_empty())
     }
     if wanted.iter().any(|vars| {
@@ -242,7 +245,7 @@ async fn order_instances(call: Call, body: Bytes) -> ApiResult {
             format!("pipeline '{name}' not found\n"),
         ));
     }
-    let place = |p: &Pipeline| {
+    let place = |p: &SimulatedPipeline| {
         wanted
             .iter()
             .position(|vars| p.instance_vars.as_ref() == non_empty(vars))

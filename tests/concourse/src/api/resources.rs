@@ -16,7 +16,10 @@ use super::{
 };
 use crate::App;
 use crate::page::{self, PageRequest};
-use crate::state::{InstanceVars, Model, Pipeline, Resource, Role, Trigger, Version};
+use crate::state::{
+    ConcourseModel, SimulatedInstanceVars, SimulatedPipeline, SimulatedResource, SimulatedRole,
+    SimulatedVersion, Trigger,
+};
 
 pub(super) fn routes() -> Router<Arc<App>> {
     const RESOURCE_PATH: &str = "/api/v1/teams/{team}/pipelines/{pipeline}/resources/{resource}";
@@ -40,7 +43,11 @@ pub(super) fn routes() -> Router<Arc<App>> {
         .route(&below("/cache"), delete(clear_resource_cache))
 }
 
-fn resource_json(model: &Model, pipeline: &Pipeline, resource: &Resource) -> Value {
+fn resource_json(
+    model: &ConcourseModel,
+    pipeline: &SimulatedPipeline,
+    resource: &SimulatedResource,
+) -> Value {
     let config = model.resource_config(resource);
     let in_config = config.get("version");
     let pinned = resource
@@ -85,15 +92,22 @@ async fn list_resources(call: Call) -> ApiResult {
     )
 }
 
-fn find_resource<'m>(call: &Call, model: &'m Model, pipeline: &Pipeline) -> Result<&'m Resource, ApiError> {
+fn find_resource<'m>(
+    call: &Call,
+    model: &'m ConcourseModel,
+    pipeline: &SimulatedPipeline,
+) -> Result<&'m SimulatedResource, ApiError> {
     model
         .resource(pipeline.id, call.param("resource"))
         .ok_or(NOT_FOUND)
 }
 
 /// Returns the resource in the path for changes.
-fn unarchived_resource<'m>(call: &Call, model: &'m mut Model) -> Result<&'m mut Resource, ApiError> {
-    let pipeline = call.unarchived_pipeline(model, Role::Operator)?.id;
+fn unarchived_resource<'m>(
+    call: &Call,
+    model: &'m mut ConcourseModel,
+) -> Result<&'m mut SimulatedResource, ApiError> {
+    let pipeline = call.unarchived_pipeline(model, SimulatedRole::Operator)?.id;
     model
         .resource_mut(pipeline, call.param("resource"))
         .ok_or(NOT_FOUND)
@@ -112,10 +126,10 @@ async fn get_resource(call: Call) -> ApiResult {
 #[derive(Deserialize)]
 struct CheckRequest {
     #[serde(rename = "from")]
-    _from: Option<InstanceVars>,
+    _from: Option<SimulatedInstanceVars>,
 }
 
-fn start_check(model: &mut Model, pipeline: u64, resource: &str) -> ApiResult {
+fn start_check(model: &mut ConcourseModel, pipeline: u64, resource: &str) -> ApiResult {
     let id = model
         .trigger_build(Trigger::Check(pipeline, resource), None)
         .ok_or(INTERNAL_ERROR)?;
@@ -131,7 +145,7 @@ fn start_check(model: &mut Model, pipeline: u64, resource: &str) -> ApiResult {
 
 async fn check_resource(call: Call, body: Bytes) -> ApiResult {
     let mut model = call.model();
-    let pipeline = call.unarchived_pipeline(&model, Role::Operator)?;
+    let pipeline = call.unarchived_pipeline(&model, SimulatedRole::Operator)?;
     serde_json::from_slice::<CheckRequest>(&body).map_err(|_| BAD_REQUEST)?;
     let (pipeline, resource) = (pipeline.id, find_resource(&call, &model, pipeline)?.name.clone());
     start_check(&mut model, pipeline, &resource)
@@ -152,7 +166,7 @@ async fn check_by_webhook(call: Call) -> ApiResult {
     start_check(&mut model, pipeline, &resource)
 }
 
-fn version_json(version: &Version) -> Value {
+fn version_json(version: &SimulatedVersion) -> Value {
     json!({"id": version.id, "version": version.version, "enabled": version.enabled})
 }
 
@@ -166,7 +180,7 @@ async fn list_versions(call: Call) -> ApiResult {
         .filter(|q| q.0 == "filter")
         .filter_map(|q| q.1.split_once(':'))
         .collect();
-    let fits = |v: &&Version| {
+    let fits = |v: &&SimulatedVersion| {
         filters
             .iter()
             .all(|(key, value)| v.version.get(*key).is_some_and(|found| found == value.trim()))
@@ -224,7 +238,7 @@ fn set_enabled(call: &Call, enabled: bool) -> ApiResult {
 
 async fn pin_version(call: Call) -> ApiResult {
     let (mut model, id) = (call.model(), parse_version_id(&call)?);
-    let pipeline = call.unarchived_pipeline(&model, Role::Operator)?;
+    let pipeline = call.unarchived_pipeline(&model, SimulatedRole::Operator)?;
     let resource = find_resource(&call, &model, pipeline)?;
     // In both cases Concourse answers 500.
     if model.resource_config(resource).get("version").is_some()
@@ -259,6 +273,10 @@ async fn set_pin_comment(call: Call, body: Bytes) -> ApiResult {
 
 async fn clear_resource_cache(call: Call) -> ApiResult {
     let model = call.model();
-    find_resource(&call, &model, call.unarchived_pipeline(&model, Role::Operator)?)?;
+    find_resource(
+        &call,
+        &model,
+        call.unarchived_pipeline(&model, SimulatedRole::Operator)?,
+    )?;
     ok_json(&json!({"caches_removed": 0}))
 }

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::App;
 use crate::config;
-use crate::state::{Auth, Role};
+use crate::state::{SimulatedRole, SimulatedTeamAuth};
 
 pub(super) fn routes() -> Router<Arc<App>> {
     Router::new()
@@ -40,14 +40,14 @@ async fn list_teams(call: Call) -> ApiResult {
 
 async fn get_team(call: Call) -> ApiResult {
     let model = call.model();
-    call.require_team(&model, Role::Viewer)?;
+    call.require_team(&model, SimulatedRole::Viewer)?;
     ok_json(&model.team(call.param("team")).ok_or(NOT_FOUND)?)
 }
 
 #[derive(Deserialize)]
 struct SetTeamRequest {
     #[serde(default)]
-    auth: Auth,
+    auth: SimulatedTeamAuth,
 }
 
 async fn set_team(call: Call, body: Bytes) -> ApiResult {
@@ -63,7 +63,7 @@ async fn set_team(call: Call, body: Bytes) -> ApiResult {
         return Err(BAD_REQUEST);
     }
     let allowed = if model.team(name).is_some() {
-        model.has_role(user, name, Role::Owner)
+        model.has_role(user, name, SimulatedRole::Owner)
     } else {
         model.is_admin(user)
     };
@@ -85,7 +85,7 @@ async fn set_team(call: Call, body: Bytes) -> ApiResult {
 
 async fn rename_team(call: Call, body: Bytes) -> ApiResult {
     let mut model = call.model();
-    call.require_team(&model, Role::Owner)?;
+    call.require_team(&model, SimulatedRole::Owner)?;
     let (name, warning) = parse_rename(&body, "team", INTERNAL_ERROR)?;
     if !model.rename_team(call.param("team"), &name) {
         return Err(INTERNAL_ERROR);

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::{ApiError, ApiResult, BAD_REQUEST, Call, NOT_FOUND, forbidden, ok_empty, ok_json};
 use crate::App;
-use crate::state::{Model, Role, Worker};
+use crate::state::{ConcourseModel, SimulatedRole, SimulatedWorker};
 
 pub(super) fn routes() -> Router<Arc<App>> {
     Router::new()
@@ -30,7 +30,7 @@ async fn list_workers(call: Call) -> ApiResult {
     let seen = model
         .workers
         .iter()
-        .filter(|w| all || w.team.is_empty() || model.has_role(user, &w.team, Role::Viewer));
+        .filter(|w| all || w.team.is_empty() || model.has_role(user, &w.team, SimulatedRole::Viewer));
     ok_json(&seen.collect::<Vec<_>>())
 }
 
@@ -41,7 +41,7 @@ async fn refuse_user(call: Call) -> ApiResult {
 }
 
 /// Returns the worker in the path, for an admin or an owner of its team.
-fn owned_worker<'m>(call: &Call, model: &'m mut Model) -> Result<&'m mut Worker, ApiError> {
+fn owned_worker<'m>(call: &Call, model: &'m mut ConcourseModel) -> Result<&'m mut SimulatedWorker, ApiError> {
     let (user, name) = (call.require_user()?, call.param("worker"));
     let team = model
         .workers
@@ -50,7 +50,7 @@ fn owned_worker<'m>(call: &Call, model: &'m mut Model) -> Result<&'m mut Worker,
         .map(|w| w.team.clone());
     let allowed = team
         .as_ref()
-        .is_some_and(|t| !t.is_empty() && model.has_role(user, t, Role::Owner));
+        .is_some_and(|t| !t.is_empty() && model.has_role(user, t, SimulatedRole::Owner));
     if !allowed && !model.is_admin(user) {
         return Err(forbidden());
     }

@@ -216,7 +216,7 @@ pub(super) fn read_config(value: Value) -> Result<Value, String> {
         }
         other => other,
     };
-    Reader {
+    ConfigReader {
         strict: true,
         path: Vec::new(),
         owner: "Config",
@@ -225,7 +225,7 @@ pub(super) fn read_config(value: Value) -> Result<Value, String> {
 }
 
 /// Reads values of a type and tracks their path for error texts.
-pub(super) struct Reader {
+pub(super) struct ConfigReader {
     /// Refuses unknown fields, and converts scalars to strings where strings are expected. Not set inside of steps,
     /// which Concourse decodes separately.
     pub strict: bool,
@@ -233,7 +233,7 @@ pub(super) struct Reader {
     pub owner: &'static str,
 }
 
-impl Reader {
+impl ConfigReader {
     pub(super) fn read_value(&mut self, value: Value, wanted: Type) -> Result<Value, String> {
         match (wanted, value) {
             (_, Value::Null) => Ok(Value::Null),

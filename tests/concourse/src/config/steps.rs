@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::schema::{Field, PARAMS, Reader, STEPS, Struct, TAGS, TASK, TEXTS, Type};
+use super::schema::{ConfigReader, Field, PARAMS, STEPS, Struct, TAGS, TASK, TEXTS, Type};
 
 /// Modifiers in the order in which Concourse looks for them, before the core steps, of which the first found is used.
 static MODIFIERS: [(&str, Type); 8] = [
@@ -134,7 +134,7 @@ pub(super) fn read_step(value: Value) -> Result<Value, String> {
         }
         .into());
     };
-    let reader = |owner| Reader {
+    let reader = |owner| ConfigReader {
         strict: false,
         path: Vec::new(),
         owner,

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::Model;
+use super::ConcourseModel;
 
 /// A role in a team. Each has the rights of those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Role {
+pub enum SimulatedRole {
     /// Reads.
     Viewer,
     /// Triggers, pauses, pins.
@@ -17,7 +17,7 @@ pub enum Role {
     Owner,
 }
 
-impl Role {
+impl SimulatedRole {
     /// Parses the name of a role in a team's auth.
     fn from_name(name: &str) -> Option<Self> {
         Some(match name {
@@ -32,7 +32,7 @@ impl Role {
 
 /// The user a token was issued to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct User {
+pub struct SimulatedUser {
     /// Name of the user.
     pub name: String,
     /// True when the token names the connector and the user's id there. Concourse matches team members by
@@ -42,11 +42,11 @@ pub struct User {
 
 #[derive(Debug)]
 pub(super) struct Issued {
-    user: User,
+    user: SimulatedUser,
     until: Duration,
 }
 
-impl Model {
+impl ConcourseModel {
     /// Returns whether this is the user's password.
     pub fn check_password(&self, user: &str, password: &str) -> bool {
         self.passwords.get(user).is_some_and(|p| p == password)
@@ -58,7 +58,7 @@ impl Model {
     }
 
     /// Stores an issued token.
-    pub fn store_token(&mut self, token: String, user: User, lifetime: Duration) {
+    pub fn store_token(&mut self, token: String, user: SimulatedUser, lifetime: Duration) {
         let now = self.now;
         self.tokens.retain(|_, issued| issued.until > now);
         let until = now.saturating_add(lifetime);
@@ -71,12 +71,12 @@ impl Model {
     }
 
     /// Returns the user of a token that has not expired.
-    pub fn token_user(&self, token: &str) -> Option<User> {
+    pub fn token_user(&self, token: &str) -> Option<SimulatedUser> {
         let issued = self.tokens.get(token).filter(|t| t.until > self.now);
         let issued = issued.map(|t| t.user.clone());
         issued.or_else(|| {
             let name = self.fixed_tokens.get(token)?.clone();
-            Some(User {
+            Some(SimulatedUser {
                 name,
                 has_identity: true,
             })
@@ -84,7 +84,7 @@ impl Model {
     }
 
     /// Returns the roles of a user in a team.
-    pub fn roles<'a>(&'a self, user: &User, team: &str) -> Vec<&'a str> {
+    pub fn roles<'a>(&'a self, user: &SimulatedUser, team: &str) -> Vec<&'a str> {
         let member = format!("local:{}", user.name);
         let auth = self.team(team).filter(|_| user.has_identity);
         let auth = auth.into_iter().flat_map(|t| &t.auth);
@@ -94,13 +94,16 @@ impl Model {
     }
 
     /// Returns whether a user is an admin: an owner of the team `main`.
-    pub fn is_admin(&self, user: &User) -> bool {
+    pub fn is_admin(&self, user: &SimulatedUser) -> bool {
         self.roles(user, "main").contains(&"owner")
     }
 
     /// Returns whether a user has a role, or a higher one, in a team.
-    pub fn has_role(&self, user: &User, team: &str, role: Role) -> bool {
-        let mut roles = self.roles(user, team).into_iter().filter_map(Role::from_name);
+    pub fn has_role(&self, user: &SimulatedUser, team: &str, role: SimulatedRole) -> bool {
+        let mut roles = self
+            .roles(user, team)
+            .into_iter()
+            .filter_map(SimulatedRole::from_name);
         roles.any(|r| r >= role) || self.is_admin(user)
     }
 }

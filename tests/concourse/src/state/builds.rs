@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{InstanceVars, Job, Model};
+use super::{ConcourseModel, SimulatedInstanceVars, SimulatedJob};
 use crate::config::{step_resource, visit_steps};
 use crate::task;
 
@@ -42,7 +42,7 @@ pub enum Trigger<'a> {
 /// A build.
 #[derive(Debug, Clone)]
 #[allow(missing_docs, reason = "as in Concourse's JSON")]
-pub struct Build {
+pub struct SimulatedBuild {
     pub id: u64,
     pub team_id: u64,
     pub pipeline_id: Option<u64>,
@@ -61,7 +61,7 @@ pub struct Build {
     /// Events of its event stream.
     pub events: Vec<Value>,
     /// Resource and version for each `get`.
-    pub inputs: Vec<(String, InstanceVars)>,
+    pub inputs: Vec<(String, SimulatedInstanceVars)>,
     /// Names of resources for each `put`.
     pub outputs: Vec<String>,
     aborted: bool,
@@ -76,7 +76,7 @@ enum Action {
     End(Status),
 }
 
-impl Build {
+impl SimulatedBuild {
     fn add_event(&mut self, kind: &str, version: &str, data: Value) {
         let id = self.events.len().to_string();
         self.events
@@ -222,7 +222,7 @@ impl Planner<'_> {
     }
 }
 
-impl Model {
+impl ConcourseModel {
     /// Creates a build. Returns `None` when its subject does not exist.
     pub fn trigger_build(&mut self, what: Trigger<'_>, by: Option<&str>) -> Option<u64> {
         let (job, rerun_of, pipeline_id, resource) = match what {
@@ -259,7 +259,7 @@ impl Model {
             (None, None) => "check".to_owned(),
         };
         let id = self.ids.build.next();
-        let mut build = Build {
+        let mut build = SimulatedBuild {
             id,
             team_id: self.pipeline_by_id(pipeline_id)?.team_id,
             pipeline_id: Some(pipeline_id),
@@ -301,7 +301,7 @@ impl Model {
     }
 
     /// Returns a job's builds in the order of their ids.
-    pub fn builds_of(&self, job: &Job) -> impl DoubleEndedIterator<Item = &Build> {
+    pub fn builds_of(&self, job: &SimulatedJob) -> impl DoubleEndedIterator<Item = &SimulatedBuild> {
         let id = job.id;
         self.builds.values().filter(move |b| b.job_id == Some(id))
     }
@@ -339,7 +339,7 @@ impl Model {
     }
 
     /// Starts a pending build, unless its job or pipeline is paused or inputs are missing.
-    fn start_build(&mut self, build: &mut Build) {
+    fn start_build(&mut self, build: &mut SimulatedBuild) {
         let Some(job) = self.jobs.iter().find(|j| Some(j.id) == build.job_id).cloned() else {
             return;
         };
@@ -379,14 +379,17 @@ impl Model {
     }
 
     /// Resolves the versions of a job's get steps, or returns the names of those without a version.
-    pub fn resolve_inputs(&self, job: &Job) -> Result<Vec<(String, InstanceVars)>, Vec<String>> {
+    pub fn resolve_inputs(
+        &self,
+        job: &SimulatedJob,
+    ) -> Result<Vec<(String, SimulatedInstanceVars)>, Vec<String>> {
         let (mut inputs, mut missing) = (Vec::new(), Vec::new());
         visit_steps(self.job_config(job), &mut |step| {
             let (Some(name), Some(resource)) = (step["get"].as_str(), step_resource(step)) else {
                 return;
             };
             let usable = self.resource(job.pipeline_id, resource).and_then(|r| {
-                let wanted = |v: &&super::Version| v.enabled && r.pinned.is_none_or(|p| p == v.id);
+                let wanted = |v: &&super::SimulatedVersion| v.enabled && r.pinned.is_none_or(|p| p == v.id);
                 r.versions.iter().rev().find(wanted)
             });
             match usable {
@@ -402,7 +405,7 @@ impl Model {
     }
 
     /// Returns whether a check fails: that of the mock resource type does if its source has `check_failure`.
-    fn check_fails(&self, build: &Build) -> bool {
+    fn check_fails(&self, build: &SimulatedBuild) -> bool {
         let resource = build.pipeline_id.zip(build.resource.as_deref());
         let resource = resource.and_then(|(pipeline, name)| self.resource(pipeline, name));
         resource.is_some_and(|resource| {
@@ -412,7 +415,7 @@ impl Model {
     }
 
     /// Records the last finished check of a resource.
-    fn record_check(&mut self, build: &Build) {
+    fn record_check(&mut self, build: &SimulatedBuild) {
         let (Some(pipeline), now) = (build.pipeline_id, self.seconds()) else {
             return;
         };
@@ -424,7 +427,7 @@ impl Model {
     }
 
     /// Triggers the jobs that wait for this build's job by `passed`.
-    fn trigger_downstream(&mut self, build: &Build) {
+    fn trigger_downstream(&mut self, build: &SimulatedBuild) {
         let Some(pipeline) = build.pipeline_id else {
             return;
         };
@@ -444,7 +447,7 @@ impl Model {
 }
 
 /// Executes pending actions until the next sleep.
-fn run_actions(build: &mut Build, now: u64) {
+fn run_actions(build: &mut SimulatedBuild, now: u64) {
     while let Some(action) = build.pending_actions.pop_front() {
         match action {
             Action::Event(kind, version, mut data) => {

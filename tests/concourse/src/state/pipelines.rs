@@ -5,11 +5,11 @@ use std::collections::HashSet;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{InstanceVars, Model};
+use super::{ConcourseModel, SimulatedInstanceVars};
 
 /// A pipeline.
 #[derive(Debug, Clone, Serialize)]
-pub struct Pipeline {
+pub struct SimulatedPipeline {
     /// Its id.
     pub id: u64,
     /// Its team.
@@ -17,7 +17,7 @@ pub struct Pipeline {
     /// Its name.
     pub name: String,
     /// Variables that distinguish it from other instances of the same name.
-    pub instance_vars: Option<InstanceVars>,
+    pub instance_vars: Option<SimulatedInstanceVars>,
     /// True when paused.
     pub paused: bool,
     /// Name of the user who paused it.
@@ -44,7 +44,7 @@ pub struct Pipeline {
 
 /// A job.
 #[derive(Debug, Clone)]
-pub struct Job {
+pub struct SimulatedJob {
     /// Its id.
     pub id: u64,
     /// Its pipeline.
@@ -70,9 +70,14 @@ pub enum SaveOutcome {
     Stale,
 }
 
-impl Model {
+impl ConcourseModel {
     /// Finds a pipeline by team, name and instance vars.
-    pub fn pipeline(&self, team: &str, name: &str, vars: Option<&InstanceVars>) -> Option<&Pipeline> {
+    pub fn pipeline(
+        &self,
+        team: &str,
+        name: &str,
+        vars: Option<&SimulatedInstanceVars>,
+    ) -> Option<&SimulatedPipeline> {
         let team = self.team(team)?.id;
         self.pipelines
             .iter()
@@ -80,12 +85,12 @@ impl Model {
     }
 
     /// Finds a pipeline by id.
-    pub fn pipeline_by_id(&self, id: u64) -> Option<&Pipeline> {
+    pub fn pipeline_by_id(&self, id: u64) -> Option<&SimulatedPipeline> {
         self.pipelines.iter().find(|p| p.id == id)
     }
 
     /// Finds a pipeline by id, mutably.
-    pub fn pipeline_mut(&mut self, id: u64) -> Option<&mut Pipeline> {
+    pub fn pipeline_mut(&mut self, id: u64) -> Option<&mut SimulatedPipeline> {
         self.pipelines.iter_mut().find(|p| p.id == id)
     }
 
@@ -94,7 +99,7 @@ impl Model {
         &mut self,
         team_id: u64,
         name: &str,
-        vars: Option<InstanceVars>,
+        vars: Option<SimulatedInstanceVars>,
         config: Value,
         version: u64,
     ) -> SaveOutcome {
@@ -107,7 +112,7 @@ impl Model {
             return SaveOutcome::Stale;
         }
         let index = found.unwrap_or_else(|| {
-            self.pipelines.push(Pipeline {
+            self.pipelines.push(SimulatedPipeline {
                 id: self.ids.pipeline.next(),
                 team_id,
                 name: name.to_owned(),
@@ -150,7 +155,7 @@ impl Model {
         }
         for config in configs.as_array().into_iter().flatten() {
             let name = config["name"].as_str().unwrap_or_default();
-            let is = |job: &Job, name: &str| job.pipeline_id == pipeline_id && job.name == name;
+            let is = |job: &SimulatedJob, name: &str| job.pipeline_id == pipeline_id && job.name == name;
             let old = config["old_name"].as_str().unwrap_or(name);
             let index = self
                 .jobs
@@ -162,7 +167,7 @@ impl Model {
                     name.clone_into(&mut self.jobs[index].name);
                     self.jobs[index].active = true;
                 }
-                None => self.jobs.push(Job {
+                None => self.jobs.push(SimulatedJob {
                     id: self.ids.job.next(),
                     pipeline_id,
                     name: name.to_owned(),
@@ -224,21 +229,30 @@ impl Model {
     }
 
     /// Orders a team's pipelines by `rank`; those without a rank come last.
-    pub fn order_pipelines(&mut self, team_id: u64, rank: impl Fn(&Pipeline) -> Option<usize>) {
+    pub fn order_pipelines(&mut self, team_id: u64, rank: impl Fn(&SimulatedPipeline) -> Option<usize>) {
         self.reorder(|p| p.team_id == team_id, rank);
     }
 
     /// Orders the instances of a pipeline.
-    pub fn order_instances(&mut self, team_id: u64, name: &str, rank: impl Fn(&Pipeline) -> Option<usize>) {
+    pub fn order_instances(
+        &mut self,
+        team_id: u64,
+        name: &str,
+        rank: impl Fn(&SimulatedPipeline) -> Option<usize>,
+    ) {
         self.reorder(|p| p.team_id == team_id && p.name == name, rank);
     }
 
     /// Sorts the selected pipelines among the positions they occupy.
-    fn reorder(&mut self, which: impl Fn(&Pipeline) -> bool, rank: impl Fn(&Pipeline) -> Option<usize>) {
+    fn reorder(
+        &mut self,
+        which: impl Fn(&SimulatedPipeline) -> bool,
+        rank: impl Fn(&SimulatedPipeline) -> Option<usize>,
+    ) {
         let places: Vec<usize> = (0..self.pipelines.len())
             .filter(|i| which(&self.pipelines[*i]))
             .collect();
-        let mut sorted: Vec<Pipeline> = places.iter().map(|i| self.pipelines[*i].clone()).collect();
+        let mut sorted: Vec<SimulatedPipeline> = places.iter().map(|i| self.pipelines[*i].clone()).collect();
         sorted.sort_by_key(|p| rank(p).unwrap_or(usize::MAX));
         for (place, pipeline) in places.into_iter().zip(sorted) {
             self.pipelines[place] = pipeline;
@@ -246,7 +260,7 @@ impl Model {
     }
 
     /// Returns the jobs of a pipeline in the order of its config.
-    pub fn jobs_of(&self, pipeline: &Pipeline) -> Vec<&Job> {
+    pub fn jobs_of(&self, pipeline: &SimulatedPipeline) -> Vec<&SimulatedJob> {
         let configs = pipeline.config["jobs"].as_array().into_iter().flatten();
         let mut seen = HashSet::new();
         configs
@@ -257,19 +271,19 @@ impl Model {
     }
 
     /// Finds a job that is in its pipeline's config.
-    pub fn job(&self, pipeline_id: u64, name: &str) -> Option<&Job> {
+    pub fn job(&self, pipeline_id: u64, name: &str) -> Option<&SimulatedJob> {
         self.jobs
             .iter()
             .find(|j| j.pipeline_id == pipeline_id && j.name == name && j.active)
     }
 
     /// Finds a job by id, mutably.
-    pub fn job_mut(&mut self, id: u64) -> Option<&mut Job> {
+    pub fn job_mut(&mut self, id: u64) -> Option<&mut SimulatedJob> {
         self.jobs.iter_mut().find(|j| j.id == id)
     }
 
     /// Returns a job's part of its pipeline's config.
-    pub fn job_config(&self, job: &Job) -> &Value {
+    pub fn job_config(&self, job: &SimulatedJob) -> &Value {
         let config = self
             .pipeline_by_id(job.pipeline_id)
             .map_or(&Value::Null, |p| &p.config);

@@ -3,12 +3,12 @@
 use serde_json::Value;
 
 use super::builds::Trigger;
-use super::{InstanceVars, Model, Pipeline};
+use super::{ConcourseModel, SimulatedInstanceVars, SimulatedPipeline};
 use crate::config::{step_resource, visit_steps};
 
 /// A resource.
 #[derive(Debug, Clone)]
-pub struct Resource {
+pub struct SimulatedResource {
     /// Its pipeline.
     pub pipeline_id: u64,
     /// Its name.
@@ -16,7 +16,7 @@ pub struct Resource {
     /// False when the config no longer has it.
     pub active: bool,
     /// Versions, oldest first.
-    pub versions: Vec<Version>,
+    pub versions: Vec<SimulatedVersion>,
     /// Id of the pinned version.
     pub pinned: Option<u64>,
     /// Comment of the pin.
@@ -29,16 +29,16 @@ pub struct Resource {
 
 /// A version of a resource.
 #[derive(Debug, Clone)]
-pub struct Version {
+pub struct SimulatedVersion {
     /// Its id.
     pub id: u64,
     /// Fields of the version.
-    pub version: InstanceVars,
+    pub version: SimulatedInstanceVars,
     /// False when builds may not use it.
     pub enabled: bool,
 }
 
-impl Model {
+impl ConcourseModel {
     pub(super) fn sync_resources(&mut self, pipeline_id: u64, configs: &Value) {
         for resource in self.resources.iter_mut().filter(|r| r.pipeline_id == pipeline_id) {
             resource.active = false;
@@ -46,13 +46,15 @@ impl Model {
         for config in configs.as_array().into_iter().flatten() {
             let name = config["name"].as_str().unwrap_or_default();
             let old = config["old_name"].as_str().unwrap_or(name);
-            let mine = |r: &&mut Resource| r.pipeline_id == pipeline_id && (r.name == name || r.name == old);
+            let mine = |r: &&mut SimulatedResource| {
+                r.pipeline_id == pipeline_id && (r.name == name || r.name == old)
+            };
             match self.resources.iter_mut().find(mine) {
                 Some(resource) => {
                     name.clone_into(&mut resource.name);
                     resource.active = true;
                 }
-                None => self.resources.push(Resource {
+                None => self.resources.push(SimulatedResource {
                     pipeline_id,
                     name: name.to_owned(),
                     active: true,
@@ -67,7 +69,7 @@ impl Model {
     }
 
     /// Returns the resources of a pipeline.
-    pub fn resources_of(&self, pipeline: &Pipeline) -> impl Iterator<Item = &Resource> {
+    pub fn resources_of(&self, pipeline: &SimulatedPipeline) -> impl Iterator<Item = &SimulatedResource> {
         let id = pipeline.id;
         self.resources
             .iter()
@@ -75,21 +77,21 @@ impl Model {
     }
 
     /// Finds a resource that is in its pipeline's config.
-    pub fn resource(&self, pipeline_id: u64, name: &str) -> Option<&Resource> {
+    pub fn resource(&self, pipeline_id: u64, name: &str) -> Option<&SimulatedResource> {
         self.resources
             .iter()
             .find(|r| r.pipeline_id == pipeline_id && r.name == name && r.active)
     }
 
     /// Finds a resource, mutably.
-    pub fn resource_mut(&mut self, pipeline_id: u64, name: &str) -> Option<&mut Resource> {
+    pub fn resource_mut(&mut self, pipeline_id: u64, name: &str) -> Option<&mut SimulatedResource> {
         self.resources
             .iter_mut()
             .find(|r| r.pipeline_id == pipeline_id && r.name == name && r.active)
     }
 
     /// Returns a resource's part of its pipeline's config.
-    pub fn resource_config(&self, resource: &Resource) -> &Value {
+    pub fn resource_config(&self, resource: &SimulatedResource) -> &Value {
         let config = self
             .pipeline_by_id(resource.pipeline_id)
             .map_or(&Value::Null, |p| &p.config);
@@ -100,7 +102,7 @@ impl Model {
     }
 
     /// Adds a version and triggers the jobs that wait for it. Returns false when there is no such resource.
-    pub fn add_version(&mut self, pipeline_id: u64, name: &str, version: InstanceVars) -> bool {
+    pub fn add_version(&mut self, pipeline_id: u64, name: &str, version: SimulatedInstanceVars) -> bool {
         let id = self.ids.version.next();
         let Some(resource) = self.resource_mut(pipeline_id, name) else {
             return false;
@@ -108,7 +110,7 @@ impl Model {
         if resource.versions.iter().any(|v| v.version == version) {
             return true;
         }
-        resource.versions.push(Version {
+        resource.versions.push(SimulatedVersion {
             id,
             version,
             enabled: true,

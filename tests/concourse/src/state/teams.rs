@@ -4,25 +4,25 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::Model;
+use super::ConcourseModel;
 
 /// Users and groups by role.
-pub type Auth = BTreeMap<String, BTreeMap<String, Vec<String>>>;
+pub type SimulatedTeamAuth = BTreeMap<String, BTreeMap<String, Vec<String>>>;
 
 /// A team.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Team {
+pub struct SimulatedTeam {
     /// Its id.
     pub id: u64,
     /// Its name.
     pub name: String,
     /// Members by role.
-    pub auth: Auth,
+    pub auth: SimulatedTeamAuth,
 }
 
-impl Model {
+impl ConcourseModel {
     /// Finds a team by name.
-    pub fn team(&self, name: &str) -> Option<&Team> {
+    pub fn team(&self, name: &str) -> Option<&SimulatedTeam> {
         self.teams.iter().find(|t| t.name == name)
     }
 
@@ -32,12 +32,12 @@ impl Model {
     }
 
     /// Creates or updates a team. Returns true for a new one.
-    pub fn set_team(&mut self, name: &str, auth: Auth) -> (Team, bool) {
+    pub fn set_team(&mut self, name: &str, auth: SimulatedTeamAuth) -> (SimulatedTeam, bool) {
         if let Some(team) = self.teams.iter_mut().find(|t| t.name == name) {
             team.auth = auth;
             return (team.clone(), false);
         }
-        let team = Team {
+        let team = SimulatedTeam {
             id: self.ids.team.next(),
             name: name.to_owned(),
             auth,

@@ -4,8 +4,8 @@ use super::builds::Status;
 use super::*;
 use crate::config;
 
-fn server(text: &str) -> (Model, u64) {
-    let mut model = Model::new(
+fn server(text: &str) -> (ConcourseModel, u64) {
+    let mut model = ConcourseModel::new(
         Duration::from_secs(1000),
         vec![("a".into(), "p".into(), true)],
         vec![],
@@ -17,7 +17,7 @@ fn server(text: &str) -> (Model, u64) {
     (model, 1)
 }
 
-fn run(model: &mut Model, job: &str) -> Build {
+fn run(model: &mut ConcourseModel, job: &str) -> SimulatedBuild {
     let job = model.job(1, job).expect("the job").id;
     let id = model
         .trigger_build(Trigger::Job(job), Some("a"))
@@ -159,7 +159,7 @@ fn saved_config_keeps_state_of_its_jobs() {
 #[test]
 fn tokens_and_passwords() {
     let (mut model, _) = server(&format!("jobs: [{{name: j, plan: [{}]}}]", task("true")));
-    let user = User {
+    let user = SimulatedUser {
         name: "a".into(),
         has_identity: true,
     };

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::Model;
+use super::ConcourseModel;
 
 /// A worker.
 #[derive(Debug, Clone, Serialize)]
-pub struct Worker {
+pub struct SimulatedWorker {
     addr: String,
     baggageclaim_url: String,
     active_containers: u32,
@@ -29,7 +29,7 @@ pub struct Worker {
     pub state: String,
 }
 
-impl Worker {
+impl SimulatedWorker {
     /// Creates a running worker for all teams.
     pub fn new(name: &str, now: Duration) -> Self {
         Self {
@@ -52,7 +52,7 @@ impl Worker {
     }
 }
 
-impl Model {
+impl ConcourseModel {
     /// Sets the state of a worker, which is created if needed.
     pub fn set_worker(&mut self, name: &str, state: &str) {
         let now = self.now;
@@ -61,7 +61,7 @@ impl Model {
             .iter()
             .position(|w| w.name == name)
             .unwrap_or_else(|| {
-                self.workers.push(Worker::new(name, now));
+                self.workers.push(SimulatedWorker::new(name, now));
                 self.workers.len() - 1
             });
         state.clone_into(&mut self.workers[index].state);
@@ -70,7 +70,7 @@ impl Model {
     /// Assigns a worker to a team. The worker is created if needed.
     pub fn set_worker_team(&mut self, name: &str, team: &str) {
         if !self.workers.iter().any(|w| w.name == name) {
-            self.workers.push(Worker::new(name, self.now));
+            self.workers.push(SimulatedWorker::new(name, self.now));
         }
         for worker in self.workers.iter_mut().filter(|w| w.name == name) {
             team.clone_into(&mut worker.team);

@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-use concourse_simulator::Options;
+use concourse_simulator::SimulatorOptions;
 use serde_json::{Value, json};
 
-use super::common::{Client, LOGIN};
+use super::common::{LOGIN, SimulatorClient};
 use super::{CONFIG, pipeline, start, start_with, status, trigger, until};
 
 const P: &str = "/api/v1/teams/main/pipelines/p";
 
-async fn get(client: &Client, path: &str) -> Value {
+async fn get(client: &SimulatorClient, path: &str) -> Value {
     serde_json::from_str(&client.done("GET", path).await).expect("JSON")
 }
 
-async fn login(client: &Client, password: &str) -> u16 {
+async fn login(client: &SimulatorClient, password: &str) -> u16 {
     client
         .login(&format!("{LOGIN}{password}"))
         .send()
@@ -27,10 +27,10 @@ async fn login(client: &Client, password: &str) -> u16 {
 #[tokio::test]
 async fn tokens_end_with_their_lifetime() {
     let lifetime = Duration::from_secs(2);
-    let (_simulator, client) = start_with(Options {
+    let (_simulator, client) = start_with(SimulatorOptions {
         token_lifetime: lifetime,
         clock: None,
-        ..Options::default()
+        ..SimulatorOptions::default()
     })
     .await;
     assert_eq!(status(&client, "GET", "/api/v1/user").await, 200);
@@ -44,10 +44,10 @@ async fn tokens_end_with_their_lifetime() {
 #[tokio::test]
 async fn tokens_outlive_password_changes_and_end_on_revocation() {
     let tokens = vec![("fixed".to_owned(), "test".to_owned())];
-    let (simulator, client) = start_with(Options {
+    let (simulator, client) = start_with(SimulatorOptions {
         tokens,
         clock: None,
-        ..Options::default()
+        ..SimulatorOptions::default()
     })
     .await;
     simulator.set_password("test", "new");
@@ -80,7 +80,7 @@ async fn invalid_logins_are_refused() {
         answer(other_grant).await,
         (400, "unsupported_grant_type".to_owned())
     );
-    let anonymous = Client::new(&simulator);
+    let anonymous = SimulatorClient::new(&simulator);
     let without_client = anonymous
         .ask("POST", "/sky/issuer/token")
         .body(format!("{LOGIN}test"));
@@ -123,7 +123,7 @@ async fn token_without_identity_scope_has_no_role() {
 }
 
 /// Clients of a viewer of `main`, of a user without a role, and without a login.
-async fn others(admin: &Client) -> [Client; 3] {
+async fn others(admin: &SimulatorClient) -> [SimulatorClient; 3] {
     let auth = json!({"auth": {"owner": {"users": ["local:test"]}, "viewer": {"users": ["local:ann"]}}});
     let answer = admin
         .ask("PUT", "/api/v1/teams/main")
@@ -140,10 +140,10 @@ async fn roles_limit_access() {
     let tokens = ["ann", "bob"]
         .map(|user| (user.to_owned(), user.to_owned()))
         .to_vec();
-    let (_simulator, admin) = start_with(Options {
+    let (_simulator, admin) = start_with(SimulatorOptions {
         tokens,
         clock: None,
-        ..Options::default()
+        ..SimulatorOptions::default()
     })
     .await;
     pipeline(&admin).await;
@@ -186,7 +186,7 @@ async fn roles_limit_access() {
 }
 
 /// The path of the page this answer links to.
-fn link(answer: &reqwest::Response, client: &Client, rel: &str) -> Option<String> {
+fn link(answer: &reqwest::Response, client: &SimulatorClient, rel: &str) -> Option<String> {
     let links = answer
         .headers()
         .get_all("link")
@@ -198,7 +198,7 @@ fn link(answer: &reqwest::Response, client: &Client, rel: &str) -> Option<String
 }
 
 /// Follows links of one kind; gives the ids on each page.
-async fn walk(client: &Client, from: &str, rel: &str) -> (Vec<Vec<u64>>, String) {
+async fn walk(client: &SimulatorClient, from: &str, rel: &str) -> (Vec<Vec<u64>>, String) {
     let (mut pages, mut path) = (Vec::new(), from.to_owned());
     loop {
         let answer = client.ask("GET", &path).send().await.expect("an answer");

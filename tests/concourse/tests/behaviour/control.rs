@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::common::Client;
+use super::common::SimulatorClient;
 use super::{pipeline, start, status, trigger};
 
 /// Asks without a token; gives status and body.
-async fn control(client: &Client, method: &str, path: &str, body: Value) -> (u16, Value) {
+async fn control(client: &SimulatorClient, method: &str, path: &str, body: Value) -> (u16, Value) {
     let request = client.with_token(None).ask(method, &format!("/_sim/{path}"));
     let request = if body.is_null() {
         request

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use concourse_simulator::Answer;
+use concourse_simulator::FaultAction;
 
 use super::common::{LOGIN, read_until};
 use super::{CONFIG, pipeline, start, status, trigger, until};
@@ -12,7 +12,7 @@ async fn fault_replaces_response_by_status() {
     let (simulator, client) = start().await;
     simulator
         .faults()
-        .fail_next(2, "PUT", "/config$", Answer::Status(503, "busy".into()));
+        .fail_next(2, "PUT", "/config$", FaultAction::Status(503, "busy".into()));
     let path = "/api/v1/teams/main/pipelines/p/config";
     let put = || {
         client
@@ -42,7 +42,7 @@ async fn fault_of_a_proxy_lacks_headers_of_concourse() {
         1,
         "*",
         "/info$",
-        Answer::Proxy(404, "default backend - 404".into()),
+        FaultAction::Proxy(404, "default backend - 404".into()),
     );
     let ask = || client.ask("GET", "/api/v1/info").send();
     let answer = ask().await.expect("an answer");
@@ -56,12 +56,14 @@ async fn fault_of_a_proxy_lacks_headers_of_concourse() {
 #[tokio::test]
 async fn fault_drops_connection_before_or_after_execution() {
     let (simulator, client) = start().await;
-    simulator.faults().fail_next(1, "*", "/config$", Answer::Drop);
+    simulator
+        .faults()
+        .fail_next(1, "*", "/config$", FaultAction::Drop);
     client.save("p", CONFIG).await.expect_err("no answer");
     assert!(simulator.pipeline("main", "p").is_none());
     simulator
         .faults()
-        .fail_next(1, "*", "/config$", Answer::DropAnswer);
+        .fail_next(1, "*", "/config$", FaultAction::DropAnswer);
     client.save("p", CONFIG).await.expect_err("no answer");
     assert_eq!(
         simulator.pipeline("main", "p").expect("it was carried out").saves,
@@ -81,7 +83,7 @@ async fn fault_hangs_until_released() {
     let (simulator, client) = start().await;
     simulator
         .faults()
-        .fail_next(usize::MAX, "PUT", "/config$", Answer::Hang);
+        .fail_next(usize::MAX, "PUT", "/config$", FaultAction::Hang);
     for name in ["a", "b"] {
         let request = tokio::spawn({
             let client = client.clone();
@@ -173,7 +175,7 @@ async fn requests_are_counted_and_logged() {
     pipeline(&client).await;
     simulator
         .faults()
-        .fail_next(1, "GET", "/teams/main$", Answer::Status(500, String::new()));
+        .fail_next(1, "GET", "/teams/main$", FaultAction::Status(500, String::new()));
     assert_eq!(status(&client, "GET", "/api/v1/teams/main").await, 500);
     assert_eq!(status(&client, "GET", "/api/v1/teams/main?secret=1").await, 200);
     assert_eq!(status(&client, "GET", "/api/v1/nothing").await, 501);

@@ -9,21 +9,21 @@ mod faults;
 
 use std::time::{Duration, Instant};
 
-use common::Client;
-use concourse_simulator::{Options, Simulator};
+use common::SimulatorClient;
+use concourse_simulator::{ConcourseSimulator, SimulatorOptions};
 
 /// Starts a simulator whose clock steps on request only, and a logged-in client.
-async fn start() -> (Simulator, Client) {
-    start_with(Options {
+async fn start() -> (ConcourseSimulator, SimulatorClient) {
+    start_with(SimulatorOptions {
         clock: None,
-        ..Options::default()
+        ..SimulatorOptions::default()
     })
     .await
 }
 
-async fn start_with(options: Options) -> (Simulator, Client) {
-    let simulator = Simulator::start(options).await.expect("a simulator");
-    let client = Client::logged_in(&simulator).await;
+async fn start_with(options: SimulatorOptions) -> (ConcourseSimulator, SimulatorClient) {
+    let simulator = ConcourseSimulator::start(options).await.expect("a simulator");
+    let client = SimulatorClient::logged_in(&simulator).await;
     simulator.reset_counters();
     (simulator, client)
 }
@@ -46,13 +46,13 @@ const CONFIG: &str = "resources: [{name: r, type: git, source: {}}]\njobs:\n\
     - {name: k, plan: [{get: r, trigger: true}]}\n";
 
 /// A running pipeline `p`.
-async fn pipeline(client: &Client) {
+async fn pipeline(client: &SimulatorClient) {
     assert_eq!(client.save("p", CONFIG).await.expect("an answer"), 201);
     client.done("PUT", "/api/v1/teams/main/pipelines/p/unpause").await;
 }
 
 /// Triggers the job; gives the build's id.
-async fn trigger(client: &Client) -> u64 {
+async fn trigger(client: &SimulatorClient) -> u64 {
     let build = client
         .done("POST", "/api/v1/teams/main/pipelines/p/jobs/j/builds")
         .await;
@@ -60,7 +60,7 @@ async fn trigger(client: &Client) -> u64 {
     build["id"].as_u64().expect("an id")
 }
 
-async fn status(client: &Client, method: &str, path: &str) -> u16 {
+async fn status(client: &SimulatorClient, method: &str, path: &str) -> u16 {
     client
         .ask(method, path)
         .send()

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use concourse_simulator::Simulator;
+use concourse_simulator::ConcourseSimulator;
 use reqwest::{Method, RequestBuilder};
 use serde_json::Value;
 
@@ -12,14 +12,14 @@ pub const LOGIN: &str =
 
 /// A client of one server, with or without a login.
 #[derive(Clone)]
-pub struct Client {
+pub struct SimulatorClient {
     http: reqwest::Client,
     pub url: String,
     token: Option<String>,
 }
 
-impl Client {
-    pub fn new(simulator: &Simulator) -> Self {
+impl SimulatorClient {
+    pub fn new(simulator: &ConcourseSimulator) -> Self {
         // Fails when another test was first.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let http = reqwest::Client::builder()
@@ -35,7 +35,7 @@ impl Client {
     }
 
     /// Logged in as `test`.
-    pub async fn logged_in(simulator: &Simulator) -> Self {
+    pub async fn logged_in(simulator: &ConcourseSimulator) -> Self {
         let mut client = Self::new(simulator);
         let body = client
             .login(&format!("{LOGIN}test"))

@@ -6,14 +6,14 @@ use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 
 use super::{
-    JENKINS_USER, Model, Simulation,
+    JENKINS_USER, JenkinsModel, Simulation,
     builds::job_url,
-    items::{FOLDER_CLASS, PIPELINE_CLASS, Refusal},
+    items::{FOLDER_CLASS, JenkinsRefusal, PIPELINE_CLASS},
     tree, xml,
 };
 use crate::{
     parse_basic,
-    server::{Handler, lock},
+    server::{ServerBehavior, lock},
 };
 
 /// A request, taken apart.
@@ -30,7 +30,7 @@ struct Call<'a> {
     url: String,
 }
 
-impl Handler for Simulation {
+impl ServerBehavior for Simulation {
     async fn answer(&self, request: Request<Bytes>) -> Response<Bytes> {
         let mut model = lock(&self.0);
         let header = |name| {
@@ -80,7 +80,7 @@ fn split_path(path: &str) -> (String, Vec<String>) {
     (item.join("/"), segments.collect())
 }
 
-impl Model {
+impl JenkinsModel {
     fn respond(&mut self, call: &Call) -> Response<Bytes> {
         if !call.item.is_empty() && !self.items.contains_key(&call.item) {
             return page(404, "Not Found");
@@ -343,11 +343,11 @@ fn progressive_text(call: &Call, log: &str, more: bool) -> Response<Bytes> {
     response
 }
 
-fn done(result: Result<(), Refusal>, status: u16) -> Response<Bytes> {
+fn done(result: Result<(), JenkinsRefusal>, status: u16) -> Response<Bytes> {
     result.map_or_else(refuse, |()| empty(status))
 }
 
-fn refuse((status, message): Refusal) -> Response<Bytes> {
+fn refuse((status, message): JenkinsRefusal) -> Response<Bytes> {
     let mut response = page(status, &message);
     if let (400, Ok(value)) = (status, HeaderValue::from_bytes(message.as_bytes())) {
         response.headers_mut().insert("x-error", value);

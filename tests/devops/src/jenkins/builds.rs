@@ -5,8 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 
 use super::{
-    Model,
-    items::{Item, Refusal},
+    JenkinsModel,
+    items::{JenkinsRefusal, SimulatedItem},
     xml,
 };
 
@@ -31,7 +31,7 @@ enum QueueState {
 
 /// A build.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Build {
+pub struct JenkinsBuild {
     /// Its number.
     pub number: u64,
     /// The queue item that it was.
@@ -40,7 +40,7 @@ pub struct Build {
     pub parameters: Vec<(String, String)>,
     /// Its result; none while it runs.
     pub result: Option<String>,
-    /// Names of its stages, of which [`Build::stages_done`] have ended.
+    /// Names of its stages, of which [`JenkinsBuild::stages_done`] have ended.
     pub stages: Vec<String>,
     /// The number of stages that have ended.
     pub stages_done: usize,
@@ -64,9 +64,13 @@ impl QueueItem {
     }
 }
 
-impl Model {
+impl JenkinsModel {
     /// Queues a build. An equal request that waits already takes this one, which is the second value.
-    pub fn enqueue(&mut self, job: &str, given: Option<&[(String, String)]>) -> Result<(u64, bool), Refusal> {
+    pub fn enqueue(
+        &mut self,
+        job: &str,
+        given: Option<&[(String, String)]>,
+    ) -> Result<(u64, bool), JenkinsRefusal> {
         let item = self.items.get(job).filter(|item| !item.is_folder());
         let item = item.ok_or((404, "Not Found".to_owned()))?;
         if item.is_disabled() {
@@ -113,7 +117,7 @@ impl Model {
             };
             let number = item.builds.keys().next_back().map_or(1, |last| last + 1);
             queued.state = QueueState::Left(number);
-            let build = Build {
+            let build = JenkinsBuild {
                 number,
                 queue_id: queued.id,
                 parameters: queued.parameters.clone(),
@@ -175,7 +179,7 @@ impl Model {
     }
 
     /// A build by its number, or by `lastBuild`, `lastCompletedBuild` or `lastSuccessfulBuild`.
-    pub fn find_build(&self, job: &str, name: &str) -> Option<&Build> {
+    pub fn find_build(&self, job: &str, name: &str) -> Option<&JenkinsBuild> {
         let builds = &self.items.get(job)?.builds;
         let mut newest = builds.values().rev();
         match name {
@@ -187,7 +191,7 @@ impl Model {
     }
 }
 
-impl Build {
+impl JenkinsBuild {
     /// The JSON of the build.
     pub fn json(&self, job: &str, url: &str) -> Value {
         let runs = self.result.is_none();
@@ -262,7 +266,7 @@ fn parameters_action(parameters: &[(String, String)]) -> Value {
 }
 
 /// The names of the stages in a declarative pipeline's script.
-fn stage_names(item: &Item) -> Vec<String> {
+fn stage_names(item: &SimulatedItem) -> Vec<String> {
     let script = xml::script(&item.config).unwrap_or_default();
     let stages = script.split("stage('").skip(1);
     stages

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Model, items::Refusal, xml};
+use super::{JenkinsModel, items::JenkinsRefusal, xml};
 
 /// Classes of credentials that are installed.
 const CREDENTIAL_CLASSES: [&str; 3] = [
@@ -11,9 +11,9 @@ const CREDENTIAL_CLASSES: [&str; 3] = [
     "com.cloudbees.jenkins.plugins.sshcredentials.impl.BasicSSHUserPrivateKey",
 ];
 
-impl Model {
+impl JenkinsModel {
     /// Creates credentials.
-    pub fn create_credential(&mut self, folder: &str, xml: &str) -> Result<(), Refusal> {
+    pub fn create_credential(&mut self, folder: &str, xml: &str) -> Result<(), JenkinsRefusal> {
         let id = check_credential(xml)?;
         let key = (folder.to_owned(), id);
         if self.credentials.contains_key(&key) {
@@ -24,7 +24,7 @@ impl Model {
     }
 
     /// Replaces credentials.
-    pub fn update_credential(&mut self, folder: &str, id: &str, xml: &str) -> Result<(), Refusal> {
+    pub fn update_credential(&mut self, folder: &str, id: &str, xml: &str) -> Result<(), JenkinsRefusal> {
         let key = (folder.to_owned(), id.to_owned());
         if !self.credentials.contains_key(&key) {
             return Err((404, String::new()));
@@ -51,7 +51,7 @@ impl Model {
 }
 
 /// Checks that Jenkins has the class of credentials. Returns their id.
-fn check_credential(xml: &str) -> Result<String, Refusal> {
+fn check_credential(xml: &str) -> Result<String, JenkinsRefusal> {
     match xml::root_name(xml) {
         Some(root) if CREDENTIAL_CLASSES.contains(&&*root) => {}
         Some(root) => return Err((500, format!("CannotResolveClassException: {root}"))),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Build, Model, xml};
+use super::{JenkinsBuild, JenkinsModel, xml};
 
 /// Class of a folder, which is the name of its root element.
 pub const FOLDER_CLASS: &str = "com.cloudbees.hudson.plugins.folder.Folder";
@@ -16,17 +16,17 @@ const FORBIDDEN_CHARACTERS: &str = "?*/\\%!@#$^&|<>[]:;";
 
 /// A folder or a pipeline.
 #[derive(Default)]
-pub struct Item {
+pub struct SimulatedItem {
     /// XML, as it was sent.
     pub config: String,
     /// Builds by their numbers.
-    pub builds: BTreeMap<u64, Build>,
+    pub builds: BTreeMap<u64, JenkinsBuild>,
 }
 
 /// A refusal: its status, and the text of `X-Error`.
-pub type Refusal = (u16, String);
+pub type JenkinsRefusal = (u16, String);
 
-impl Item {
+impl SimulatedItem {
     /// The item is a folder.
     pub fn is_folder(&self) -> bool {
         xml::root_name(&self.config).as_deref() == Some(FOLDER_CLASS)
@@ -38,9 +38,9 @@ impl Item {
     }
 }
 
-impl Model {
+impl JenkinsModel {
     /// Creates an item from its XML.
-    pub fn create_item(&mut self, path: &str, config: &str) -> Result<(), Refusal> {
+    pub fn create_item(&mut self, path: &str, config: &str) -> Result<(), JenkinsRefusal> {
         let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
         if let Some(character) = name
             .chars()
@@ -51,23 +51,23 @@ impl Model {
         if name.is_empty() || name == "." || name == ".." || name.ends_with('.') {
             return Err((400, "No name is specified, or it ends with a dot".into()));
         }
-        if !parent.is_empty() && !self.items.get(parent).is_some_and(Item::is_folder) {
+        if !parent.is_empty() && !self.items.get(parent).is_some_and(SimulatedItem::is_folder) {
             return Err((404, "Not Found".into()));
         }
         if self.items.contains_key(path) {
             return Err((400, format!("A job already exists with the name ‘{name}’")));
         }
         check_class(config)?;
-        let item = Item {
+        let item = SimulatedItem {
             config: config.into(),
-            ..Item::default()
+            ..SimulatedItem::default()
         };
         self.items.insert(path.into(), item);
         Ok(())
     }
 
     /// Replaces the configuration of an item, and keeps its builds.
-    pub fn update_item(&mut self, path: &str, config: &str) -> Result<(), Refusal> {
+    pub fn update_item(&mut self, path: &str, config: &str) -> Result<(), JenkinsRefusal> {
         let root = check_class(config)?;
         let item = self.items.get_mut(path).ok_or((404, "Not Found".to_owned()))?;
         let before = xml::root_name(&item.config);
@@ -93,7 +93,7 @@ impl Model {
 }
 
 /// Checks that Jenkins has the class of a configuration. Returns the name of its root.
-fn check_class(config: &str) -> Result<String, Refusal> {
+fn check_class(config: &str) -> Result<String, JenkinsRefusal> {
     match xml::root_name(config) {
         Some(root) if root == FOLDER_CLASS || root == PIPELINE_ROOT => Ok(root),
         Some(root) => Err((500, format!("CannotResolveClassException: {root}"))),

@@ -12,7 +12,7 @@ const NEEDS_NODE: &str = "needs a node: cargo xtask test node";
 
 /// The arguments of `#[scenario]`.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Arguments {
+pub struct ScenarioArguments {
     /// Reason to run it on the real API server by default.
     pub real: Option<String>,
     /// Reason to run it on the embedded API server only.
@@ -44,7 +44,7 @@ pub struct Test {
     pub ignored: Option<String>,
 }
 
-impl Parse for Arguments {
+impl Parse for ScenarioArguments {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
         let mut arguments = Self::default();
         while !input.is_empty() {
@@ -93,7 +93,7 @@ impl Parse for Arguments {
     }
 }
 
-impl Arguments {
+impl ScenarioArguments {
     /// Returns the tests of the scenario.
     pub fn tests(&self) -> Vec<Test> {
         let is_on_node_only = self.node_only.is_some();
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     fn names(text: &str) -> Vec<String> {
-        let arguments: Arguments = syn::parse_str(text).expect("arguments");
+        let arguments: ScenarioArguments = syn::parse_str(text).expect("arguments");
         arguments
             .tests()
             .into_iter()
@@ -169,7 +169,9 @@ mod tests {
             ("real = \" \"", "the reason is empty"),
             ("real = \"a\", embedded = \"b\"", "at most one of"),
         ] {
-            let error = syn::parse_str::<Arguments>(text).expect_err(text).to_string();
+            let error = syn::parse_str::<ScenarioArguments>(text)
+                .expect_err(text)
+                .to_string();
             assert!(error.contains(message), "{text}: {error}");
         }
     }

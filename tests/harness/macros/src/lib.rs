@@ -9,7 +9,7 @@ use proc_macro2::{Ident, Span, TokenStream as Tokens};
 use quote::quote;
 use syn::{ItemFn, parse_macro_input};
 
-use crate::arguments::Arguments;
+use crate::arguments::ScenarioArguments;
 
 /// Makes tests of a function with one parameter, its `Lab`, or with none.
 ///
@@ -33,7 +33,7 @@ use crate::arguments::Arguments;
 #[proc_macro_attribute]
 pub fn scenario(arguments: TokenStream, item: TokenStream) -> TokenStream {
     let function = parse_macro_input!(item as ItemFn);
-    let arguments = parse_macro_input!(arguments as Arguments);
+    let arguments = parse_macro_input!(arguments as ScenarioArguments);
     match expand(&arguments, &function) {
         Ok(tokens) => tokens.into(),
         Err(error) => error.into_compile_error().into(),
@@ -41,7 +41,7 @@ pub fn scenario(arguments: TokenStream, item: TokenStream) -> TokenStream {
 }
 
 /// Returns the function, and a module of its name with its tests.
-fn expand(arguments: &Arguments, function: &ItemFn) -> syn::Result<Tokens> {
+fn expand(arguments: &ScenarioArguments, function: &ItemFn) -> syn::Result<Tokens> {
     let signature = &function.sig;
     let name = &signature.ident;
     if signature.inputs.len() > 1 {
@@ -65,10 +65,10 @@ fn expand(arguments: &Arguments, function: &ItemFn) -> syn::Result<Tokens> {
             };
         }
         let run = match arguments {
-            Arguments {
+            ScenarioArguments {
                 campaign: Some(_), ..
             } => "run_campaign",
-            Arguments { alone: true, .. } => "run_alone",
+            ScenarioArguments { alone: true, .. } => "run_alone",
             _ => "run_bounded",
         };
         let run = Ident::new(run, Span::call_site());

@@ -8,7 +8,7 @@ use std::{
 
 use syn::{Attribute, Item, Meta};
 
-use crate::arguments::Arguments;
+use crate::arguments::ScenarioArguments;
 
 /// Comments around the table.
 const BEGIN: &str = "<!-- begin of the scenarios -->\n";
@@ -23,7 +23,7 @@ fn workspace_root() -> PathBuf {
 }
 
 /// Lists the scenarios below a folder of sources, with their modules as `prefix`.
-fn list_scenarios(folder: &Path, prefix: &str, found: &mut Vec<(String, Arguments)>) {
+fn list_scenarios(folder: &Path, prefix: &str, found: &mut Vec<(String, ScenarioArguments)>) {
     for entry in fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
         let stem = path
@@ -42,7 +42,7 @@ fn list_scenarios(folder: &Path, prefix: &str, found: &mut Vec<(String, Argument
                 let is_scenario = |attribute: &&Attribute| attribute.path().is_ident("scenario");
                 if let Some(attribute) = function.attrs.iter().find(is_scenario) {
                     let arguments = match &attribute.meta {
-                        Meta::Path(_) => Arguments::default(),
+                        Meta::Path(_) => ScenarioArguments::default(),
                         _ => attribute.parse_args().expect("arguments of a scenario"),
                     };
                     found.push((format!("{module}{}", function.sig.ident), arguments));
@@ -53,7 +53,7 @@ fn list_scenarios(folder: &Path, prefix: &str, found: &mut Vec<(String, Argument
 }
 
 /// Renders the scenarios for which a reason is given.
-fn render(scenarios: &[(String, Arguments)]) -> String {
+fn render(scenarios: &[(String, ScenarioArguments)]) -> String {
     let mut text = String::from("| scenario | runs | because |\n|---|---|---|\n");
     for (name, arguments) in scenarios {
         let rows = [

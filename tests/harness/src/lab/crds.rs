@@ -8,7 +8,7 @@ use kube::{
     api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams},
     core::GroupVersionKind,
 };
-use ostler_apiserver::{Options, Server};
+use ostler_apiserver::{EmbeddedServer, ServerOptions};
 use serde_json::Value;
 use tokio::sync::OnceCell;
 
@@ -17,15 +17,15 @@ use crate::{component::workspace_root, wait::wait_for};
 
 /// An embedded API server with the CRDs, from which those of all labs are restored. To apply them anew for each would validate and store
 /// the same CRDs hundreds of times.
-static ORIGIN: OnceCell<Server> = OnceCell::const_new();
+static ORIGIN: OnceCell<EmbeddedServer> = OnceCell::const_new();
 
 /// Set when the real API server, which all tests of the process share, has the CRDs.
 static REAL_SERVER_HAS_CRDS: OnceCell<()> = OnceCell::const_new();
 
 /// Starts an embedded API server with the CRDs.
-pub(super) async fn start_embedded(options: Options) -> Server {
+pub(super) async fn start_embedded(options: ServerOptions) -> EmbeddedServer {
     let make_origin = async || {
-        let server = Server::start(Options::default())
+        let server = EmbeddedServer::start(ServerOptions::default())
             .await
             .expect("the origin starts");
         let directory = tempfile::tempdir().expect("a temporary directory");
@@ -36,7 +36,7 @@ pub(super) async fn start_embedded(options: Options) -> Server {
         server
     };
     let origin = ORIGIN.get_or_init(make_origin).await;
-    let started = Server::start_from(options, origin).await;
+    let started = EmbeddedServer::start_from(options, origin).await;
     started.expect("the embedded API server starts")
 }
 

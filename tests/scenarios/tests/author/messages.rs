@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 const HANDLER_PASSWORD: &str = "handlers-pass-0003";
 
 /// A project that is built.
-pub struct Project {
+pub struct BuiltProject {
     /// Name of the plugin.
     pub name: String,
     /// Its kind, in `v1` of the group `example.dev`.
@@ -102,7 +102,7 @@ async fn documented_subscription_is_accepted_by_the_api_server(lab: Lab) {
 
 /// Checks that a project creates one object of a message that is published twice, reconciles it, publishes the message, and
 /// rejects garbage.
-pub async fn check_handler(project: &Project) {
+pub async fn check_handler(project: &BuiltProject) {
     let (mut lab, broker) = tokio::join!(Lab::embedded(), RabbitMq::shared());
     let client = broker.connect().await;
     client.declare_exchange(ANSWERS, lapin::ExchangeKind::Topic).await;

@@ -16,7 +16,7 @@ use futures::stream;
 use ostler_test_harness::{
     PACK_GRANTS,
     cgroup::MemoryCgroup,
-    process::{Process, ProcessOptions},
+    process::{HostProcess, ProcessOptions},
     scenario,
 };
 
@@ -205,7 +205,7 @@ async fn hostile_clusters_cost_their_own_objects_only(lab: Lab) {
         grants: Some(&grants),
         cgroup: Some(&cgroup),
     };
-    let mut process = Process::start_with(&lab, "host", &["--leader-elect=false"], options);
+    let mut process = HostProcess::start_with(&lab, "host", &["--leader-elect=false"], options);
     process.wait_started(&lab).await;
     let honest = SecondCluster::start_embedded(&lab).await;
     apply_cluster(&lab, "honest", honest.kubeconfig()).await;

@@ -2,7 +2,7 @@
 //! `cargo test -p ostler-scenarios -- --ignored --nocapture clusters::figures::`.
 
 use ostler_test_harness::{
-    process::{Process, ProcessOptions, Usage},
+    process::{HostProcess, ProcessOptions, ProcessUsage},
     run_bounded,
 };
 
@@ -27,19 +27,19 @@ const GRANTS: &str = "plugins:
     - {kinds: [ConfigMap], verbs: [get, list], namespaces: ['*'], clusters: ['Same/*']}
 ";
 
-async fn start_process(lab: &Lab) -> Process {
+async fn start_process(lab: &Lab) -> HostProcess {
     lab.install(&["tests/probe"]);
     let options = ProcessOptions {
         grants: Some(GRANTS),
         ..ProcessOptions::default()
     };
-    let process = Process::start_with(lab, "host", &["--leader-elect=false"], options);
+    let process = HostProcess::start_with(lab, "host", &["--leader-elect=false"], options);
     process.wait_started(lab).await;
     process
 }
 
 /// Waits until the host uses less than a twentieth of a core, and returns what it has used.
-async fn wait_quiet(process: &Process) -> Usage {
+async fn wait_quiet(process: &HostProcess) -> ProcessUsage {
     loop {
         let before = process.read_usage();
         // The rate is measured over this interval.
@@ -107,7 +107,7 @@ async fn measure_clusters(lab: Lab) {
     }
     let full = wait_quiet(&process).await;
 
-    let per_cluster = |from: Usage, to: Usage| {
+    let per_cluster = |from: ProcessUsage, to: ProcessUsage| {
         to.anonymous_bytes.saturating_sub(from.anonymous_bytes) / CLUSTER_COUNT as u64 / 1024
     };
     println!("{} KiB without clusters", none.anonymous_bytes / 1024);

@@ -429,7 +429,7 @@ async fn plugin_shows_a_missing_home_cluster_and_keeps_it(mut lab: Lab) {
 #[scenario]
 async fn plan_shows_what_objects_of_the_home_cluster_would_change(mut lab: Lab) {
     use ostler::{
-        Settings,
+        HostSettings,
         testing::plan::{PlanRequest, plan},
     };
     let onboarding = Onboarding::start(&lab).await;
@@ -441,7 +441,7 @@ async fn plan_shows_what_objects_of_the_home_cluster_would_change(mut lab: Lab) 
         on_platform(write("apply", "far", "1")),
     ]);
     onboarding.apply_probe(&lab, "p", steps, json!([])).await;
-    let settings = Settings {
+    let settings = HostSettings {
         namespaces: Vec::new(),
         ..lab.settings.clone()
     };

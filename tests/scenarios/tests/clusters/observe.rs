@@ -9,9 +9,9 @@ use ostler::testing::{
     engine::Engine,
     grants::Grants,
     inspection,
-    limits::Limits,
+    limits::PluginLimits,
     queue::Priority,
-    recording::{comparison::Change, format::Recording, trace::TraceLine, value::RecordedValue},
+    recording::{comparison::ValueChange, format::Recording, trace::TraceLine, value::RecordedValue},
     replay::{Difference, Replayed, replay},
 };
 use ostler_test_harness::{read_component, scenario};
@@ -55,7 +55,7 @@ async fn start_recorded(lab: &mut Lab, east: &SecondCluster, more: &[Value]) {
 async fn replay_recording(recording: &Recording) -> Replayed {
     let wasm = read_component("tests/probe");
     let inspection = inspection::inspect(&wasm).expect("a component");
-    let engine = Engine::new(2, Limits::default().memory, None, None).expect("an engine");
+    let engine = Engine::new(2, PluginLimits::default().memory, None, None).expect("an engine");
     let compiled = engine.compile(&wasm, inspection.wasi).expect("it compiles");
     let replayed = replay(&engine, &compiled, Arc::new(recording.clone())).await;
     replayed.expect("it can be replayed")
@@ -112,7 +112,7 @@ async fn reconcile_on_another_cluster_is_recorded_and_replays(mut lab: Lab) {
             | Difference::Arguments {
                 function, changes, ..
             } => {
-                let is_cluster = |change: &Change| {
+                let is_cluster = |change: &ValueChange| {
                     change.path.ends_with("cluster") && change.replayed == Some(json!("elsewhere/west"))
                 };
                 **function == *format!("kubernetes.{name}") && changes.iter().any(is_cluster)

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use argocd_simulator::{Controller, Hook, World};
+use argocd_simulator::{ApplicationWorld, ArgoController, Hook};
 use devops_simulators::{
     argo::Argo,
     git::{GIT_USER, GitServer},
@@ -54,7 +54,7 @@ pub struct ArgoCd {
 }
 
 /// The same by its API. The simulated one has no custom resources in the cluster.
-pub struct ArgoCdApi {
+pub struct ArgoCdRest {
     pub api: Argo,
     /// The real one.
     controller: Option<RealController>,
@@ -62,7 +62,7 @@ pub struct ArgoCdApi {
 }
 
 enum Engine {
-    Simulator(Controller),
+    Simulator(ArgoController),
     Real(RealController),
 }
 
@@ -94,7 +94,7 @@ impl ArgoCd {
         create_repository(&git, REPOSITORY);
         let engine = match ArgoCdPrograms::find() {
             Some(programs) => Engine::Real(RealController::start(lab, &programs).await),
-            None => Engine::Simulator(Controller::start(lab.client.clone(), &lab.namespace)),
+            None => Engine::Simulator(ArgoController::start(lab.client.clone(), &lab.namespace)),
         };
         Self { engine, git }
     }
@@ -116,7 +116,7 @@ impl ArgoCd {
     ///
     /// # Panics
     /// With the real controller, which has no such world.
-    pub fn set_world(&self, application: &str, world: World) {
+    pub fn set_world(&self, application: &str, world: ApplicationWorld) {
         match &self.engine {
             Engine::Simulator(controller) => controller.set_world(application, world),
             Engine::Real(_) => panic!("the world of {application} is set in the simulator only"),
@@ -132,9 +132,9 @@ impl ArgoCd {
     pub fn pause(&self, application: &str, paused: bool) {
         match &self.engine {
             Engine::Simulator(controller) => {
-                let world = World {
+                let world = ApplicationWorld {
                     is_watched: !paused,
-                    ..World::default()
+                    ..ApplicationWorld::default()
                 };
                 controller.set_world(application, world);
             }
@@ -153,7 +153,7 @@ impl ArgoCd {
     /// Ends the hook of a sync that runs.
     pub async fn release_sync(&self, lab: &Lab) {
         match &self.engine {
-            Engine::Simulator(controller) => controller.set_world("web", World::default()),
+            Engine::Simulator(controller) => controller.set_world("web", ApplicationWorld::default()),
             Engine::Real(_) => {
                 // As a kubelet does.
                 let pods = lab.api(&Gvk::new("", "v1", "Pod"), &lab.namespace);
@@ -181,14 +181,14 @@ fn commit_hook(git: &GitServer) {
 }
 
 /// What the application `web` deploys with the hook, in the simulators.
-fn held_world() -> World {
-    World {
+fn held_world() -> ApplicationWorld {
+    ApplicationWorld {
         hook: Some(Hook::Running),
-        ..World::default()
+        ..ApplicationWorld::default()
     }
 }
 
-impl ArgoCdApi {
+impl ArgoCdRest {
     /// Starts it. The account of the real one has the documented rights in the project `shop`.
     pub async fn start(lab: &Lab) -> Self {
         let git = GitServer::start_private().await;

@@ -3,21 +3,21 @@
 
 use std::sync::{Arc, Mutex};
 
-use devops_simulators::{Answer, git::GIT_PASSWORD};
+use devops_simulators::{FaultAction, git::GIT_PASSWORD};
 use ostler_test_harness::{Lab, captured_logs, scenario};
 use serde_json::{Value, json};
 
 use super::{
     argo::{COMPONENTS, deployment},
-    argo_cd::{ArgoCdApi, REVISION},
-    gate::{Gate, Step},
+    argo_cd::{ArgoCdRest, REVISION},
+    gate::{EffectStep, Gate},
     kind, object, secret, start,
 };
 
 const APPLICATION: &str = "/api/v1/applications/web?project=shop";
 const PROJECT: &str = "/api/v1/projects/shop";
 
-async fn apply_setting(lab: &Lab, argo: &ArgoCdApi, lifetime: &str) {
+async fn apply_setting(lab: &Lab, argo: &ArgoCdRest, lifetime: &str) {
     let spec = json!({
         "server": { "url": argo.api.url(), "tokenRef": { "name": "argo", "key": "value" } },
         "projects": [{ "name": "shop", "destinations": [{ "namespace": lab.namespace }] }],
@@ -53,13 +53,13 @@ async fn state(lab: &Lab) -> Value {
     record.unwrap_or_default()["status"]["state"].clone()
 }
 
-async fn is_there(argo: &ArgoCdApi, path: &str) -> bool {
+async fn is_there(argo: &ArgoCdRest, path: &str) -> bool {
     argo.api.send("GET", path, &Value::Null).await.0 == 200
 }
 
 #[scenario(argocd)]
 async fn setting_with_a_server_is_followed_and_deleted_in_order(mut lab: Lab) {
-    let argo = ArgoCdApi::start(&lab).await;
+    let argo = ArgoCdRest::start(&lab).await;
     start_with_settle(&mut lab).await;
     apply_setting(&lab, &argo, "Permanent").await;
     wait_polling(&lab, "the setting is Ready", async || {
@@ -111,7 +111,7 @@ async fn setting_with_a_server_is_followed_and_deleted_in_order(mut lab: Lab) {
     assert!(first("repositories") < first("projects"), "{deletions:?}");
 }
 
-async fn deploy(lab: &Lab, argo: &ArgoCdApi) {
+async fn deploy(lab: &Lab, argo: &ArgoCdRest) {
     wait_polling(lab, "the deployment has succeeded", async || {
         state(lab).await == "success"
     })
@@ -135,15 +135,15 @@ async fn apply_record(lab: &Lab) {
 
 #[scenario(argocd)]
 async fn deployment_by_the_api_syncs_once_although_answers_are_lost(mut lab: Lab) {
-    let argo = ArgoCdApi::start(&lab).await;
+    let argo = ArgoCdRest::start(&lab).await;
     let faults = argo.api.faults();
     // Neither the request nor the answer, then an error of a proxy, then the answer.
-    faults.fail_next(1, "POST", "/sync$", Answer::Drop);
-    faults.fail_next(1, "POST", "/sync$", Answer::Proxy(502, "<html>".into()));
-    faults.fail_next(1, "POST", "/sync$", Answer::DropAnswer);
-    faults.fail_next(1, "POST", "/projects$", Answer::DropAnswer);
-    faults.fail_next(1, "POST", "/applications$", Answer::DropAnswer);
-    faults.fail_next(1, "DELETE", "/applications/web$", Answer::DropAnswer);
+    faults.fail_next(1, "POST", "/sync$", FaultAction::Drop);
+    faults.fail_next(1, "POST", "/sync$", FaultAction::Proxy(502, "<html>".into()));
+    faults.fail_next(1, "POST", "/sync$", FaultAction::DropAnswer);
+    faults.fail_next(1, "POST", "/projects$", FaultAction::DropAnswer);
+    faults.fail_next(1, "POST", "/applications$", FaultAction::DropAnswer);
+    faults.fail_next(1, "DELETE", "/applications/web$", FaultAction::DropAnswer);
     start_with_settle(&mut lab).await;
     apply_setting(&lab, &argo, "Deployment").await;
     apply_record(&lab).await;
@@ -152,12 +152,12 @@ async fn deployment_by_the_api_syncs_once_although_answers_are_lost(mut lab: Lab
 
 #[scenario(argocd)]
 async fn deployment_by_the_api_syncs_once_although_the_host_stops(mut lab: Lab) {
-    let (argo, gate) = (ArgoCdApi::start(&lab).await, Arc::new(Gate::default()));
+    let (argo, gate) = (ArgoCdRest::start(&lab).await, Arc::new(Gate::default()));
     argo.api.observe(gate.clone());
     start_with_settle(&mut lab).await;
     // Behind the gate, which closes between the effect of the request and its answer.
     lab.host = None;
-    gate.arm(vec![Step {
+    gate.arm(vec![EffectStep {
         effect: "POST /api/v1/applications/web/sync".into(),
         repetition: 0,
     }]);
@@ -177,7 +177,7 @@ async fn deployment_by_the_api_syncs_once_although_the_host_stops(mut lab: Lab) 
 
 #[scenario(argocd)]
 async fn secrets_of_a_server_stay_out_of_memory_logs_and_objects(mut lab: Lab) {
-    let argo = ArgoCdApi::start(&lab).await;
+    let argo = ArgoCdRest::start(&lab).await;
     let secrets = [argo.api.token().to_owned(), GIT_PASSWORD.to_owned()];
     let sought = secrets.clone();
     let seen = Arc::new(Mutex::new((0_u32, Vec::new())));

@@ -4,7 +4,7 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use axum::http::{Method, Request, Response};
-use devops_simulators::{Exchange, Observer};
+use devops_simulators::{Exchange, RequestObserver};
 use kube::{Client, client::Body};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -28,14 +28,14 @@ const PROTOCOL_HEADER: usize = 8;
 
 /// One of the effects of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct EffectStep {
     /// Name of the effect.
     pub effect: String,
     /// Number of effects of this name before it.
     pub repetition: usize,
 }
 
-impl Step {
+impl EffectStep {
     /// The steps that have these effects.
     pub fn list(effects: &[String]) -> Vec<Self> {
         let is_same = |effect: &String, i: usize| effects[..i].iter().filter(|e| *e == effect).count();
@@ -55,7 +55,7 @@ impl Step {
 
 /// Removes the steps that are among these effects, and returns them. Each of them is due once, however often its effect comes
 /// again after a restart.
-pub fn take_due(steps: &mut Vec<Step>, effects: &[String]) -> Vec<Step> {
+pub fn take_due(steps: &mut Vec<EffectStep>, effects: &[String]) -> Vec<EffectStep> {
     steps.extract_if(.., |step| step.is_in(effects)).collect()
 }
 
@@ -83,7 +83,7 @@ struct State {
     /// Number of hosts before this one. Nothing of an earlier host gets through.
     term: u64,
     /// Effects after which the gate closes, each once.
-    stops: Vec<Step>,
+    stops: Vec<EffectStep>,
     is_closed: bool,
     effects: Vec<String>,
 }
@@ -96,7 +96,7 @@ impl State {
 
 impl Gate {
     /// Counts from zero, and closes after each of these effects.
-    pub fn arm(&self, stops: Vec<Step>) {
+    pub fn arm(&self, stops: Vec<EffectStep>) {
         self.0.send_modify(|state| {
             state.stops = stops;
             state.effects.clear();
@@ -240,7 +240,7 @@ impl Gate {
     }
 }
 
-impl Observer for Gate {
+impl RequestObserver for Gate {
     fn admits(&self) -> bool {
         !self.is_closed()
     }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use devops_simulators::{
-    Answer,
+    FaultAction,
     git::{GIT_PASSWORD, GIT_USER, GitServer},
     jenkins::{JENKINS_TOKEN, JENKINS_USER, Jenkins},
 };
@@ -205,9 +205,14 @@ async fn secrets_of_jenkins_stay_out_of_memory_logs_and_objects(mut lab: Lab) {
 async fn lost_answers_of_jenkins_leave_one_of_each_item(mut lab: Lab) {
     let servers = Servers::start().await;
     let faults = servers.jenkins.faults();
-    faults.fail_next(2, "POST", "createItem$", Answer::DropAnswer);
-    faults.fail_next(1, "POST", "createItem$", Answer::Status(500, "<html>".into()));
-    faults.fail_next(1, "POST", "createCredentials$", Answer::DropAnswer);
+    faults.fail_next(2, "POST", "createItem$", FaultAction::DropAnswer);
+    faults.fail_next(
+        1,
+        "POST",
+        "createItem$",
+        FaultAction::Status(500, "<html>".into()),
+    );
+    faults.fail_next(1, "POST", "createCredentials$", FaultAction::DropAnswer);
     start(&mut lab, &COMPONENTS).await;
     servers.apply(&lab).await;
     lab.wait_ready(&kind("JenkinsSetting"), "ci").await;

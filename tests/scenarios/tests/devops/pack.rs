@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use argocd_simulator::{Source, World};
+use argocd_simulator::{ApplicationWorld, RepositorySource};
 use devops_simulators::{
     git::{GIT_PASSWORD, GIT_USER},
     jenkins::{JENKINS_TOKEN, JENKINS_USER},
@@ -12,7 +12,7 @@ use ostler::testing::key::Gvk;
 use ostler_test_harness::{
     Lab,
     rabbitmq::{RabbitMq, RabbitMqClient},
-    registry::{REGISTRY_PASSWORD, REGISTRY_USER, Registry},
+    registry::{REGISTRY_PASSWORD, REGISTRY_USER, RegistryProcess},
 };
 use serde_json::{Value, json};
 
@@ -64,7 +64,7 @@ pub struct PackLab {
     pub client: RabbitMqClient,
     pub servers: Servers,
     pub argo_cd: ArgoCd,
-    registry: Registry,
+    registry: RegistryProcess,
     pub cluster: ClusterControllers,
     _rabbitmq: RabbitMq,
 }
@@ -92,7 +92,7 @@ impl PackLab {
         let broker = gate.front_broker(rabbitmq.address()).await;
         let url = rabbitmq.url_at(broker);
         let client = prepare_broker(&mut lab, &rabbitmq, &url).await;
-        let (servers, registry) = (Servers::start().await, Registry::start_private());
+        let (servers, registry) = (Servers::start().await, RegistryProcess::start_private());
         servers.jenkins.observe(gate.clone());
         servers.jenkins.run_builds("SUCCESS");
         let argo_cd = ArgoCd::start(&lab).await;
@@ -203,13 +203,13 @@ impl PackLab {
             return;
         }
         let world = match manifests {
-            Manifests::Refused => World {
-                source: Source::Refused("configmaps \"web\" is invalid".into()),
-                ..World::default()
+            Manifests::Refused => ApplicationWorld {
+                source: RepositorySource::Refused("configmaps \"web\" is invalid".into()),
+                ..ApplicationWorld::default()
             },
-            Manifests::Unhealthy => World {
+            Manifests::Unhealthy => ApplicationWorld {
                 health: "Progressing".into(),
-                ..World::default()
+                ..ApplicationWorld::default()
             },
         };
         self.argo_cd.set_world(APPLICATION, world);
@@ -218,9 +218,9 @@ impl PackLab {
     /// Has the Pod fail that did not become healthy, as a kubelet reports it.
     pub async fn degrade(&self) {
         if !self.argo_cd.is_real() {
-            let degraded = World {
+            let degraded = ApplicationWorld {
                 health: "Degraded".into(),
-                ..World::default()
+                ..ApplicationWorld::default()
             };
             self.argo_cd.set_world(APPLICATION, degraded);
             return;

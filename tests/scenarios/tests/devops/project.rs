@@ -6,7 +6,7 @@ use devops_simulators::{
 };
 use ostler_test_harness::{
     Lab, find_condition,
-    registry::{REGISTRY_PASSWORD, REGISTRY_USER, Registry},
+    registry::{REGISTRY_PASSWORD, REGISTRY_USER, RegistryProcess},
     scenario,
 };
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ const COMPONENTS: [&str; 4] = [
     "devops/devops-project",
     "devops/devops-registry",
 ];
-fn project(lab: &Lab, servers: &Servers, registry: &Registry) -> Value {
+fn project(lab: &Lab, servers: &Servers, registry: &RegistryProcess) -> Value {
     let key = |name: &str| json!({ "name": name, "key": "value" });
     let environment = |name: &str| json!({ "name": name, "destination": { "namespace": name }, "path": "deploy", "pipeline": "build" });
     let spec = json!({
@@ -35,7 +35,7 @@ fn project(lab: &Lab, servers: &Servers, registry: &Registry) -> Value {
 
 #[scenario]
 async fn project_validates_before_its_other_settings_are_applied_and_edits_flow_down(mut lab: Lab) {
-    let (servers, registry) = (Servers::start().await, Registry::start_private());
+    let (servers, registry) = (Servers::start().await, RegistryProcess::start_private());
     start(&mut lab, &COMPONENTS).await;
     let mut object = project(&lab, &servers, &registry);
     for object in [

@@ -5,7 +5,7 @@ use devops_simulators::tokens::{TOKEN_PASSWORD, TOKEN_USER, TokenServer};
 use ostler::testing::key::Gvk;
 use ostler_test_harness::{
     Lab, find_condition,
-    registry::{REGISTRY_PASSWORD, REGISTRY_USER, Registry},
+    registry::{REGISTRY_PASSWORD, REGISTRY_USER, RegistryProcess},
     scenario,
 };
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use super::{kind, object, secret, start};
 
 const COMPONENTS: [&str; 1] = ["devops/devops-registry"];
 
-fn registry_object(lab: &Lab, registry: &Registry) -> Value {
+fn registry_object(lab: &Lab, registry: &RegistryProcess) -> Value {
     let spec = json!({ "url": format!("http://{}", registry.address()), "repository": "team/app",
         "username": REGISTRY_USER, "passwordRef": { "name": "registry", "key": "value" } });
     object(lab, "ContainerRegistry", "images", spec)
@@ -22,7 +22,7 @@ fn registry_object(lab: &Lab, registry: &Registry) -> Value {
 
 #[scenario]
 async fn login_at_a_real_registry_is_checked_and_rotation_is_followed(mut lab: Lab) {
-    let registry = Registry::start_private();
+    let registry = RegistryProcess::start_private();
     start(&mut lab, &COMPONENTS).await;
     lab.apply(registry_object(&lab, &registry)).await;
     lab.apply(secret(&lab, "registry", "a-wrong-password-0001")).await;
@@ -53,7 +53,7 @@ async fn login_at_a_real_registry_is_checked_and_rotation_is_followed(mut lab: L
 #[scenario]
 async fn password_goes_to_a_token_server_of_the_same_origin_only(mut lab: Lab) {
     let tokens = TokenServer::start().await;
-    let registry = Registry::start_with_token_server(&tokens.realm());
+    let registry = RegistryProcess::start_with_token_server(&tokens.realm());
     start(&mut lab, &COMPONENTS).await;
     lab.apply(secret(&lab, "registry", TOKEN_PASSWORD)).await;
     let mut images = registry_object(&lab, &registry);
@@ -93,7 +93,7 @@ async fn password_goes_to_a_token_server_of_the_same_origin_only(mut lab: Lab) {
 #[scenario]
 async fn pull_secret_is_written_and_follows_the_password(mut lab: Lab) {
     let tokens = TokenServer::start().await;
-    let registry = Registry::start_with_token_server(&tokens.realm());
+    let registry = RegistryProcess::start_with_token_server(&tokens.realm());
     tokens.forward_to(registry.address());
     start(&mut lab, &COMPONENTS).await;
     lab.apply(secret(&lab, "registry", TOKEN_PASSWORD)).await;

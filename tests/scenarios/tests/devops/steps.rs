@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{
     events::EVENTS,
-    gate::{EVENT_ACKNOWLEDGEMENT, Step, replace_uids, take_due},
+    gate::{EVENT_ACKNOWLEDGEMENT, EffectStep, replace_uids, take_due},
     pack::PackLab,
     workflow::{Workflow, list_objects},
 };
@@ -41,28 +41,28 @@ const VARYING_FIELDS: [&str; 13] = [
 #[derive(Clone, Default)]
 struct Disturbance {
     /// The host stops after these.
-    stops: Vec<Step>,
+    stops: Vec<EffectStep>,
     /// The event is delivered again after these.
-    redeliveries: Vec<Step>,
+    redeliveries: Vec<EffectStep>,
 }
 
 impl Disturbance {
     /// Its steps that are among the effects of every event. Several changes of one status may be one write.
-    fn list_certain_steps(&self) -> Vec<Step> {
+    fn list_certain_steps(&self) -> Vec<EffectStep> {
         let steps = self.stops.iter().chain(&self.redeliveries);
         let is_certain =
-            |step: &&Step| step.repetition == 0 && !step.effect.ends_with("settings/shop/status");
+            |step: &&EffectStep| step.repetition == 0 && !step.effect.ends_with("settings/shop/status");
         steps.filter(is_certain).cloned().collect()
     }
 
-    fn stop(stops: Vec<Step>) -> Self {
+    fn stop(stops: Vec<EffectStep>) -> Self {
         Self {
             stops,
             ..Self::default()
         }
     }
 
-    fn redeliver(redeliveries: Vec<Step>) -> Self {
+    fn redeliver(redeliveries: Vec<EffectStep>) -> Self {
         Self {
             redeliveries,
             ..Self::default()
@@ -111,7 +111,7 @@ async fn event_of_a_project_that_is_delivered_again_after_each_effect_has_none(l
 }
 
 /// Publishes one event, with a disturbance after each effect that it has.
-async fn disturb_all_steps(lab: Lab, workflow: Workflow, disturb: fn(Vec<Step>) -> Disturbance) {
+async fn disturb_all_steps(lab: Lab, workflow: Workflow, disturb: fn(Vec<EffectStep>) -> Disturbance) {
     let mut pack = PackLab::start(lab, false).await;
     let model = Model::observe(&mut pack, workflow).await;
     model.compare(&mut pack, "e-1", &model.steps, disturb).await;
@@ -119,7 +119,7 @@ async fn disturb_all_steps(lab: Lab, workflow: Workflow, disturb: fn(Vec<Step>) 
 
 /// Publishes an event for each effect that it has once, with a disturbance after it. The labs share the work, because the pack
 /// is idle most of the time.
-async fn disturb_each_step(lab: Lab, workflow: Workflow, disturb: fn(Vec<Step>) -> Disturbance) {
+async fn disturb_each_step(lab: Lab, workflow: Workflow, disturb: fn(Vec<EffectStep>) -> Disturbance) {
     let mut labs = vec![lab];
     while labs.len() < LABS {
         labs.push(labs[0].another().await);
@@ -142,7 +142,7 @@ struct Model {
     workflow: Workflow,
     /// The objects before it and after it.
     objects: BTreeSet<String>,
-    steps: Vec<Step>,
+    steps: Vec<EffectStep>,
     state: Value,
 }
 
@@ -160,7 +160,7 @@ impl Model {
         Self {
             workflow,
             objects,
-            steps: Step::list(&names),
+            steps: EffectStep::list(&names),
             state: undisturbed.state,
         }
     }
@@ -170,14 +170,14 @@ impl Model {
         &self,
         pack: &mut PackLab,
         id: &str,
-        steps: &[Step],
-        disturb: fn(Vec<Step>) -> Disturbance,
+        steps: &[EffectStep],
+        disturb: fn(Vec<EffectStep>) -> Disturbance,
     ) {
-        let of_id = |step: &Step| Step {
+        let of_id = |step: &EffectStep| EffectStep {
             effect: step.effect.replace(ID_IN_STEPS, id),
             ..step.clone()
         };
-        let own: Vec<Step> = steps.iter().map(of_id).collect();
+        let own: Vec<EffectStep> = steps.iter().map(of_id).collect();
         let ended = run(pack, self.workflow, id, &self.objects, disturb(own.clone())).await;
         assert_eq!(ended.state, self.state, "after {own:?}");
         assert_eq!(list_objects(&pack.lab).await, self.objects, "after {own:?}");
@@ -222,7 +222,7 @@ async fn run(
         let is_due = redeliveries.iter().any(|step| step.is_in(&effects));
         let is_idle = pack.lab.host().services().dispatcher.is_idle();
         // A host that has just started is idle, too.
-        let missing: Vec<&Step> = certain.iter().filter(|step| !step.is_in(&effects)).collect();
+        let missing: Vec<&EffectStep> = certain.iter().filter(|step| !step.is_in(&effects)).collect();
         let has_ended = workflow.has_ended(&object) && is_idle && !pack.gate.is_closed() && !is_due;
         if has_ended && missing.is_empty() && is_handled(pack, published).await {
             break object;

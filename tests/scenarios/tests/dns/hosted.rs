@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use dns_simulators::{Cloudflare, Fault, GoDaddy, Simulator};
+use dns_simulators::{Cloudflare, DnsFault, DnsSimulator, GoDaddy};
 use ostler::testing::{dispatcher::Cause, queue::Priority};
 use ostler_test_harness::{Lab, find_condition, scenario};
 use serde_json::{Value, json};
@@ -27,15 +27,15 @@ async fn start(lab: &mut Lab, class: &str, url: &str, credentials: &str) {
     lab.wait_ready(&kind("DnsProvider"), "dns").await;
 }
 
-async fn start_cloudflare(lab: &mut Lab) -> Simulator<Cloudflare> {
-    let server = Simulator::start_cloudflare(ZONE, TOKEN).await;
+async fn start_cloudflare(lab: &mut Lab) -> DnsSimulator<Cloudflare> {
+    let server = DnsSimulator::start_cloudflare(ZONE, TOKEN).await;
     start(lab, "Cloudflare", &server.url(), TOKEN).await;
     server.take_requests();
     server
 }
 
-async fn start_godaddy(lab: &mut Lab) -> Simulator<GoDaddy> {
-    let server = Simulator::start_godaddy(ZONE, KEYS).await;
+async fn start_godaddy(lab: &mut Lab) -> DnsSimulator<GoDaddy> {
+    let server = DnsSimulator::start_godaddy(ZONE, KEYS).await;
     start(lab, "GoDaddy", &server.origin(), KEYS).await;
     server.take_requests();
     server
@@ -174,14 +174,14 @@ async fn cloudflare_records_share_the_search_for_their_zone(mut lab: Lab) {
 #[scenario]
 async fn cloudflare_lost_response_doubles_nothing(mut lab: Lab) {
     let server = start_cloudflare(&mut lab).await;
-    server.fail_next(1, "/batch", Fault::LoseResponse);
+    server.fail_next(1, "/batch", DnsFault::LoseResponse);
     lab.apply(record(&lab, "app", "app", "A", &["192.0.2.1"])).await;
     lab.wait_ready(&kind("DnsRecord"), "app").await;
     assert_eq!(
         without_marks(server.records()),
         ["app.example.test A 1 192.0.2.1"]
     );
-    server.fail_next(1, "/batch", Fault::LoseResponse);
+    server.fail_next(1, "/batch", DnsFault::LoseResponse);
     lab.delete(&kind("DnsRecord"), "app").await;
     lab.wait_gone(&kind("DnsRecord"), "app").await;
     assert!(server.records().is_empty());
@@ -239,7 +239,7 @@ async fn godaddy_write_interrupted_after_the_mark_is_finished(mut lab: Lab) {
     server.fail_next(
         2,
         "PUT /v1/domains/example.test/records/A/",
-        Fault::Status(500, None, Value::Null),
+        DnsFault::Status(500, None, Value::Null),
     );
     lab.apply(record(&lab, "app", "app", "A", &["192.0.2.1"])).await;
     lab.wait_ready(&kind("DnsRecord"), "app").await;
@@ -253,7 +253,7 @@ async fn godaddy_write_interrupted_after_the_mark_is_finished(mut lab: Lab) {
     server.fail_next(
         1,
         "DELETE /v1/domains/example.test/records/TXT/",
-        Fault::Status(500, None, Value::Null),
+        DnsFault::Status(500, None, Value::Null),
     );
     lab.delete(&kind("DnsRecord"), "app").await;
     lab.wait_gone(&kind("DnsRecord"), "app").await;

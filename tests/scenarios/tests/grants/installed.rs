@@ -18,7 +18,7 @@ use ostler_test_harness::{
     Lab, find_condition,
     process::host_binary,
     read_component,
-    registry::Registry,
+    registry::RegistryProcess,
     rights::{Rights, bound_rules, client_as_host},
     scenario,
     signing::{PRIVATE_KEY, PUBLIC_KEY},
@@ -512,7 +512,7 @@ pub async fn upgrade_takes_no_rights_from_the_build_that_serves(mut lab: Lab) {
 pub async fn upgrade_without_the_signature_that_the_plugin_requires_is_refused(lab: Lab) {
     let _lock = lab.lock_plugin("greeting").await;
     apply_host_rights(&lab).await;
-    let registry = Registry::start_public();
+    let registry = RegistryProcess::start_public();
     lab.install(&[GREETING_COMPONENT]);
     let (key, private) = (lab.path().join("cosign.pub"), lab.path().join("cosign.key"));
     std::fs::write(&key, PUBLIC_KEY).expect("written");

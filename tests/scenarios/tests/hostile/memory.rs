@@ -10,7 +10,7 @@ use ostler_test_harness::{
     Lab, PACK_GRANTS,
     cgroup::MemoryCgroup,
     find_condition,
-    process::{Process, ProcessOptions, host_binary},
+    process::{HostProcess, ProcessOptions, host_binary},
     scenario,
 };
 use serde_json::{Value, json};
@@ -87,7 +87,7 @@ async fn calm_attackers(lab: &Lab) {
     }
 }
 
-async fn count_time_traps(process: &Process) -> f64 {
+async fn count_time_traps(process: &HostProcess) -> f64 {
     process.fetch_metric(TIME_TRAPS[0]).await + process.fetch_metric(TIME_TRAPS[1]).await
 }
 
@@ -108,7 +108,8 @@ async fn host_in_512_mib_survives_all_attacks_on_its_memory(lab: Lab) {
         grants: Some(&grants),
         cgroup: Some(&cgroup),
     };
-    let mut process = Process::start_with(&lab, "host", &["--leader-elect=false", "--workers=40"], options);
+    let mut process =
+        HostProcess::start_with(&lab, "host", &["--leader-elect=false", "--workers=40"], options);
     process.wait_started(&lab).await;
     lab.apply(greeting(&lab, "neighbour")).await;
     lab.wait_ready(&greetings(), "neighbour").await;

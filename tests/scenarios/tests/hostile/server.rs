@@ -29,7 +29,7 @@ const CHUNK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A received request.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct ReceivedRequest {
     /// Path and query.
     pub path: String,
     /// Body.
@@ -38,7 +38,7 @@ pub struct Seen {
 
 #[derive(Default)]
 struct Memory {
-    seen: Vec<Seen>,
+    seen: Vec<ReceivedRequest>,
     elsewhere: Option<SocketAddr>,
     hangs: Option<Duration>,
 }
@@ -71,7 +71,7 @@ impl Mirror {
     }
 
     /// Received requests, oldest first.
-    pub fn seen(&self) -> Vec<Seen> {
+    pub fn seen(&self) -> Vec<ReceivedRequest> {
         self.memory.lock().expect("lock").seen.clone()
     }
 
@@ -101,7 +101,7 @@ async fn answer(State(memory): State<Arc<Mutex<Memory>>>, _: Method, uri: Uri, b
             .rev()
             .find(|s| !s.body.is_empty())
             .map(|s| s.body.clone());
-        memory.seen.push(Seen {
+        memory.seen.push(ReceivedRequest {
             path: uri.to_string(),
             body: text.clone(),
         });

@@ -4,7 +4,7 @@ use ostler_test_harness::{
     Lab,
     concourse::{PIPELINE_YAML, kind},
     find_condition, scenario,
-    simulator::Answer,
+    simulator::FaultAction,
 };
 use serde_json::{Value, json};
 
@@ -252,7 +252,7 @@ async fn pause_with_lost_response_stays_owned(lab: Lab) {
     let path = "/jobs/test/pause";
     lab.concourse
         .faults()
-        .fail_next(1, "PUT", path, Answer::DropAnswer);
+        .fail_next(1, "PUT", path, FaultAction::DropAnswer);
     lab.apply(job(&lab, "test", json!({"paused": true}))).await;
     lab.wait_ready(&kind("Job"), "test").await;
     assert_eq!(requests(&lab, path).len(), 1, "the first request set the pause");

@@ -2,7 +2,7 @@ use ostler_test_harness::{
     Lab,
     concourse::{PIPELINE_YAML, kind},
     find_condition, scenario,
-    simulator::Answer,
+    simulator::FaultAction,
 };
 use serde_json::{Value, json};
 
@@ -277,7 +277,7 @@ async fn pin_with_lost_response_stays_owned(lab: Lab) {
     let (lab, person) = start_with_chain(lab).await;
     lab.concourse
         .faults()
-        .fail_next(1, "PUT", "/pin$", Answer::DropAnswer);
+        .fail_next(1, "PUT", "/pin$", FaultAction::DropAnswer);
     lab.apply(resource(&lab, json!({"pinnedVersion": {"ref": "b"}})))
         .await;
     lab.wait_ready(&kind("Resource"), "source").await;

@@ -2,7 +2,7 @@
 
 use ostler_test_harness::{
     cgroup::MemoryCgroup,
-    process::{Process, ProcessOptions},
+    process::{HostProcess, ProcessOptions},
     scenario,
 };
 
@@ -37,7 +37,7 @@ async fn host_in_512_mib_survives_messages_of_576_mib(lab: Lab) {
         grants: Some(&grants),
         cgroup: Some(&cgroup),
     };
-    let mut process = Process::start_with(&lab, "host", &["--leader-elect=false"], options);
+    let mut process = HostProcess::start_with(&lab, "host", &["--leader-elect=false"], options);
     process.wait_started(&lab).await;
     // None of them is a list of steps.
     let dead_letters = format!("{QUEUE}.dead-letter");

@@ -104,7 +104,7 @@ async fn planned_message_is_shown_and_not_sent(mut lab: Lab) {
         files: vec![("file.yaml".into(), object)],
         ..PlanRequest::default()
     };
-    let settings = ostler::Settings {
+    let settings = ostler::HostSettings {
         namespaces: Vec::new(),
         ..lab.settings.clone()
     };

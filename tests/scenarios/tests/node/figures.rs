@@ -8,7 +8,7 @@ use kube::api::{ListParams, Patch, PatchParams};
 use ostler::testing::key::Gvk;
 use ostler_test_harness::{
     Lab, component_path,
-    process::{Signal, Usage, read_usage, send_signal},
+    process::{ProcessUsage, Signal, read_usage, send_signal},
     scenario, wait_for,
 };
 use serde_json::{Value, json};
@@ -99,7 +99,7 @@ impl Installed {
     }
 
     /// Returns the memory of all replicas, that of the leader first.
-    async fn read_memory(&self) -> Vec<Usage> {
+    async fn read_memory(&self) -> Vec<ProcessUsage> {
         let leader = find_leader(&self.lab, &self.namespace).await.expect("a leader");
         let pods = self.list_pods().await;
         let mut names: Vec<_> = pods

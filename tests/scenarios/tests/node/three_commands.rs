@@ -8,7 +8,7 @@ use std::{
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams};
 use ostler::testing::{
     key::Gvk,
-    oci::{ComponentStore, PullLimits, Reference, RegistryAuth},
+    oci::{ComponentStore, OciReference, PullLimits, RegistryAuth},
     signature::{SignaturePolicy, SigningKey},
 };
 use ostler_test_harness::{
@@ -89,7 +89,7 @@ async fn sign_image(registry: &str, name: &str) {
     let store = ComponentStore::new(None, PullLimits::default())
         .with_tags()
         .with_plain_http([registry.to_owned()]);
-    let reference: Reference = format!("{registry}/{name}").parse().expect("a reference");
+    let reference: OciReference = format!("{registry}/{name}").parse().expect("a reference");
     let auth = RegistryAuth::anonymous();
     let digest = store
         .verify_artifact(&reference, &auth, &SignaturePolicy::none())

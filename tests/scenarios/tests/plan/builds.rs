@@ -13,7 +13,7 @@ use ostler_test_harness::{
     Lab, PACK_GRANTS,
     probe::{kind, write},
     process, read_component,
-    registry::Registry,
+    registry::RegistryProcess,
     scenario, with_note,
 };
 use serde_json::{Value, json};
@@ -215,7 +215,7 @@ async fn plan_uses_plugin_objects(mut lab: Lab) {
         "{why}"
     );
     // A component from a registry needs no plugin directory.
-    let registry = Registry::start_public();
+    let registry = RegistryProcess::start_public();
     let reference = format!("{}/plugins/probe:1", registry.address());
     let pushed = ComponentStore::new(None, PullLimits::default())
         .push_component(

@@ -2,7 +2,7 @@
 
 use ostler::testing::{
     grants::Grants,
-    plan::{Action, PlanRequest, Verdict},
+    plan::{PlanRequest, PlannedAction, Verdict},
 };
 use ostler_test_harness::{Lab, probe::write, scenario};
 use serde_json::json;
@@ -84,14 +84,14 @@ async fn new_object_is_planned_with_its_dependents(mut lab: Lab) {
     let before = snapshot(&lab).await;
     let report = planned_with(&lab, probe(&lab, "p", steps, json!([]))).await;
     let namespace = &lab.namespace;
-    let found: Vec<(&str, Action)> = report.changes.iter().map(|c| (&*c.object, c.action)).collect();
+    let found: Vec<(&str, PlannedAction)> = report.changes.iter().map(|c| (&*c.object, c.action)).collect();
     let names = ["ConfigMap", "Probe", "Probe"]
         .into_iter()
         .zip(["child", "inner", "p"]);
     let names: Vec<String> = names
         .map(|(kind, name)| format!("{kind}/{namespace}/{name}"))
         .collect();
-    let expected: Vec<(&str, Action)> = names.iter().map(|n| (&**n, Action::Create)).collect();
+    let expected: Vec<(&str, PlannedAction)> = names.iter().map(|n| (&**n, PlannedAction::Create)).collect();
     assert_eq!(found, expected, "{}", report.text());
     let [child, inner, p] = ["child", "inner", "p"].map(|name| would_be(&report, name));
     assert_eq!(child["metadata"]["ownerReferences"][0]["name"], "inner");
@@ -163,7 +163,7 @@ async fn deletion_is_planned_with_its_cleanup(mut lab: Lab) {
         },
     )
     .await;
-    let found: Vec<(&str, Action)> = report
+    let found: Vec<(&str, PlannedAction)> = report
         .changes
         .iter()
         .map(|c| (c.object.rsplit('/').next().unwrap_or_default(), c.action))
@@ -171,9 +171,9 @@ async fn deletion_is_planned_with_its_cleanup(mut lab: Lab) {
     assert_eq!(
         found,
         [
-            ("child", Action::Delete),
-            ("left", Action::Create),
-            ("p", Action::Delete)
+            ("child", PlannedAction::Delete),
+            ("left", PlannedAction::Create),
+            ("p", PlannedAction::Delete)
         ],
         "{}",
         report.text()
@@ -196,7 +196,7 @@ async fn deletion_is_planned_with_its_cleanup(mut lab: Lab) {
         .iter()
         .find(|c| c.object.ends_with("/p"))
         .expect("it");
-    assert_eq!(p.action, Action::Update);
+    assert_eq!(p.action, PlannedAction::Update);
     assert!(p.diff.contains("+  deletionTimestamp: <now>\n"), "{}", p.diff);
     assert!(
         report.text().contains("/p waits: Requested: requested by a step"),

@@ -1,6 +1,6 @@
 //! Plans with the Concourse pack: requests, and the whole chain from files.
 
-use ostler::testing::plan::{Action, Change, PlanRequest, Verdict};
+use ostler::testing::plan::{PlanRequest, PlannedAction, PlannedChange, Verdict};
 use ostler_test_harness::{
     ADMIN_PASSWORD, Lab,
     concourse::{self, PIPELINE_YAML},
@@ -70,7 +70,9 @@ async fn chain_is_planned_from_files(lab: Lab) {
     .await;
     let text = report.text();
     for kind in ["Instance", "Team", "Pipeline", "Upstream", "Secret", "ConfigMap"] {
-        let created = |c: &Change| c.object.starts_with(&format!("{kind}/")) && c.action == Action::Create;
+        let created = |c: &PlannedChange| {
+            c.object.starts_with(&format!("{kind}/")) && c.action == PlannedAction::Create
+        };
         assert!(report.changes.iter().any(created), "{kind}: {text}");
     }
     // The first request does not depend on an assumed response; all later ones do.

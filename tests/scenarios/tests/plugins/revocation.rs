@@ -10,7 +10,7 @@ use super::*;
 const OTHER_KEY: &str = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAgTl3Dqh9F19Wo1Rmw0x+zMuNipG07jeiXfYPW4/Js5Q=\n-----END PUBLIC KEY-----\n";
 
 /// Pushes the greeting component, signed by [`PRIVATE_KEY`].
-async fn push_signed(registry: &Registry) -> PushedComponent {
+async fn push_signed(registry: &RegistryProcess) -> PushedComponent {
     let pushed = push_component(registry, "greeting", read_component("examples/greeting")).await;
     let key = SigningKey::from_pem(PRIVATE_KEY).expect("a key");
     ComponentStore::new(None, PullLimits::default())
@@ -28,7 +28,7 @@ async fn push_signed(registry: &Registry) -> PushedComponent {
 #[scenario]
 pub(super) async fn serving_build_is_stopped_when_its_key_or_digest_is_revoked(mut lab: Lab) {
     let _lock = lab.lock_plugin("greeting").await;
-    let registry = Registry::start_public();
+    let registry = RegistryProcess::start_public();
     let pushed = push_signed(&registry).await;
     let spec = |key: &str| {
         json!({"source": {"oci": {"reference": pushed.reference.to_string()}}, "verify": {"keys": [key]},
@@ -102,7 +102,7 @@ async fn write_keys(lab: &Lab, key: &str) {
 #[scenario]
 pub(super) async fn serving_build_is_stopped_when_a_config_map_loses_its_key(mut lab: Lab) {
     let _lock = lab.lock_plugin("greeting").await;
-    let registry = Registry::start_public();
+    let registry = RegistryProcess::start_public();
     let pushed = push_signed(&registry).await;
     lab.settings.cache = Some(CompileCache {
         directory: lab.path().join("cache"),

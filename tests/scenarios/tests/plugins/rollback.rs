@@ -6,7 +6,7 @@ use ostler_test_harness::{Lab, read_component, scenario, with_note};
 use serde_json::{Value, json};
 
 use super::{
-    CompileCache, PushedComponent, Registry, apply_hostile, apply_plugin, hostile, kind, make_brittle,
+    CompileCache, PushedComponent, RegistryProcess, apply_hostile, apply_plugin, hostile, kind, make_brittle,
     message, plugin, push_component, report, spec, wait_plugin_condition,
 };
 
@@ -152,7 +152,7 @@ fn oci_spec(pushed: &PushedComponent) -> Value {
 #[scenario]
 pub async fn restarted_host_pulls_the_build_before_the_rolled_back_one(mut lab: Lab) {
     let _lock = lab.lock_plugin("hostile").await;
-    let mut registry = Registry::start_public();
+    let mut registry = RegistryProcess::start_public();
     let sound = read_component("hostile/hostile");
     let good = push_component(&registry, "hostile", sound.clone()).await;
     let brittle = push_component(&registry, "hostile", make_brittle(&sound)).await;
@@ -195,7 +195,7 @@ pub async fn restarted_host_pulls_the_build_before_the_rolled_back_one(mut lab: 
         compiler: None,
     });
     lab.host = None;
-    let brittle_only = Registry::start_public();
+    let brittle_only = RegistryProcess::start_public();
     let elsewhere = push_component(&brittle_only, "hostile", make_brittle(&sound)).await;
     apply_plugin(&lab, "hostile", oci_spec(&elsewhere)).await;
     registry.stop();

@@ -3,34 +3,34 @@
 use kube::api::{Patch, PatchParams, PostParams};
 use kubelet_simulator::{Course, end_with, succeed_with};
 use ostler::testing::key::Gvk;
-use ostler_apiserver::{Effect, Fault, Match};
+use ostler_apiserver::{Effect, Match, RequestFault};
 use ostler_test_harness::{Lab, find_condition, scenario};
 use serde_json::{Value, json};
-use steps_protocol::{ErrorReason, Report};
+use steps_protocol::{ContainerReport, ErrorReason};
 
 use crate::steps::{StepsLab, pods, steps};
 
-fn failed(exit_code: i32, report: Report) -> Course {
-    end_with(&Report {
+fn failed(exit_code: i32, report: ContainerReport) -> Course {
+    end_with(&ContainerReport {
         exit_code: Some(exit_code),
         ..report
     })
 }
 
 fn error(reason: ErrorReason, message: &str) -> String {
-    Report::of_error(reason, message).encode()
+    ContainerReport::of_error(reason, message).encode()
 }
 
 #[scenario]
 async fn process_that_fails_ends_its_step_with_a_remedy(lab: Lab) {
     let steps_lab = StepsLab::start(lab).await;
-    let killed = Report {
+    let killed = ContainerReport {
         signal: Some(9),
-        ..Report::default()
+        ..ContainerReport::default()
     };
-    let late = Report {
+    let late = ContainerReport {
         timed_out: true,
-        ..Report::default()
+        ..ContainerReport::default()
     };
     let not_found = error(
         ErrorReason::CommandNotFound,
@@ -40,7 +40,7 @@ async fn process_that_fails_ends_its_step_with_a_remedy(lab: Lab) {
     let rows: [(&str, Course, &str, &str, &str); 9] = [
         (
             "exit",
-            failed(3, Report::default()),
+            failed(3, ContainerReport::default()),
             "Failed",
             "ProcessFailed",
             "status.logTail",
@@ -208,7 +208,7 @@ fn refuse_pods(lab: &Lab, message: &str) -> bool {
     let Some(server) = &lab.embedded else {
         return false;
     };
-    let fault = Fault {
+    let fault = RequestFault {
         matches: Match {
             verb: Some("create".into()),
             resource: Some("pods".into()),

@@ -6,7 +6,7 @@ use kubelet_simulator::{Course, succeed_with};
 use ostler::testing::scope::Scope;
 use ostler_test_harness::{
     Lab,
-    process::{Process, ProcessOptions, Usage},
+    process::{HostProcess, ProcessOptions, ProcessUsage},
     scenario,
 };
 use serde_json::json;
@@ -134,11 +134,11 @@ const SUCCEEDED: &str = "ostler_objects{kind=\"Step.v1alpha1.steps.ostler.dev\",
 struct HostUsage {
     requests: f64,
     time: Instant,
-    process: Usage,
+    process: ProcessUsage,
 }
 
 impl HostUsage {
-    async fn read(host: &Process) -> Self {
+    async fn read(host: &HostProcess) -> Self {
         Self {
             requests: count_requests(&host.admin_url()).await,
             time: Instant::now(),
@@ -171,7 +171,7 @@ async fn last_of_five_thousand_steps_costs_as_much_as_the_first(mut lab: Lab) {
         grants: Some(&grants),
         ..ProcessOptions::default()
     };
-    let host = Process::start_with(&lab, "host", &["--leader-elect=false"], options);
+    let host = HostProcess::start_with(&lab, "host", &["--leader-elect=false"], options);
     host.wait_started(&lab).await;
     let kubelet = start_kubelet(&lab);
     let steps_lab = StepsLab { lab, kubelet };

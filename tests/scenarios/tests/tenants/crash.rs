@@ -8,7 +8,7 @@ use ostler::testing::key::Gvk;
 use ostler_test_harness::{
     Lab,
     concourse::{PACK_COMPONENTS, kind},
-    process::Process,
+    process::HostProcess,
     scenario, workspace_root,
 };
 use serde_json::{Value, json};
@@ -213,7 +213,7 @@ async fn expect_neighbour_served(lab: &Lab) {
 async fn tenant_that_tries_to_end_the_host_harms_only_its_own_objects(mut lab: Lab) {
     let tenant = Tenant::create(&mut lab).await;
     lab.install(&PACK_COMPONENTS);
-    let mut host = Process::start(
+    let mut host = HostProcess::start(
         &lab,
         "host",
         &["--leader-elect=false", "--watch-namespace", &tenant.namespace],

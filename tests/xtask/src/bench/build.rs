@@ -9,25 +9,25 @@ use std::{
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 
-use super::plan::Run;
+use super::plan::DriverRun;
 use crate::{
     cargo, components, paths,
     process::{Child, check_interrupt, read_tail},
-    progress::Step,
+    progress::BuildStep,
 };
 
 /// Paths of the built programs.
-pub struct Programs {
+pub struct BuiltPrograms {
     /// Path of the driver.
     pub driver: PathBuf,
     /// Arguments of the driver with the paths of the operators.
     pub arguments: Vec<String>,
 }
 
-impl Programs {
+impl BuiltPrograms {
     /// Builds the programs that these runs need.
-    pub fn build(runs: &[Run]) -> Result<Self> {
-        let has = |run: &Run, name: &str| run.subjects.iter().any(|s| s.starts_with(name));
+    pub fn build(runs: &[DriverRun]) -> Result<Self> {
+        let has = |run: &DriverRun, name: &str| run.subjects.iter().any(|s| s.starts_with(name));
         let needs = |name: &str| runs.iter().any(|p| has(p, name));
         let (pack, samples) = runs
             .iter()
@@ -92,7 +92,7 @@ fn build_go(source: &Path) -> Result<PathBuf> {
     if binary.is_file() {
         return Ok(binary);
     }
-    let step = Step::new("Building the controller-runtime operator (minutes the first time)");
+    let step = BuildStep::new("Building the controller-runtime operator (minutes the first time)");
     fs::create_dir_all(&folder)?;
     let partial = folder.join("partial");
     let mut command = Command::new("go");
@@ -116,7 +116,7 @@ fn install_python(requirements: &Path) -> Result<PathBuf> {
     if complete.is_file() {
         return Ok(kopf);
     }
-    let step = Step::new("Installing Kopf");
+    let step = BuildStep::new("Installing Kopf");
     fs::create_dir_all(&folder)?;
     let log = folder.join("install.log");
     let mut command = Command::new("python3");

@@ -18,16 +18,16 @@ use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
 use self::{
-    counts::{Counts, Snapshot, count_acknowledged, count_reconciles, count_writes, subtract},
+    counts::{CounterSnapshot, TargetCounts, count_acknowledged, count_reconciles, count_writes, subtract},
     delays::{find_delays, percentile},
     figures::Figures,
 };
-use super::Options;
+use super::BenchOptions;
 use crate::{
     cargo, components,
-    demo::{Pack, Variation, devops, stage::Stage},
+    demo::{Pack, Variation, devops, stage::DemoStage},
     paths, process,
-    progress::{Step, print_result},
+    progress::{BuildStep, print_result},
 };
 
 /// Names of the benches.
@@ -51,7 +51,7 @@ const WAITING_EVENTS: usize = 2_000;
 const IDLE_SECONDS: u64 = 300;
 
 /// Runs the benches of these names.
-pub fn run(names: &[&str], options: &Options) -> Result<ExitCode> {
+pub fn run(names: &[&str], options: &BenchOptions) -> Result<ExitCode> {
     let environment = devops::fetch_servers()?;
     let built = components::build_components(|guest| Pack::Devops.has_guest(guest))?;
     let mut binaries = cargo::build_debug_binaries(&Pack::Devops.programs())?;
@@ -67,7 +67,7 @@ pub fn run(names: &[&str], options: &Options) -> Result<ExitCode> {
             deployments,
             ttl_seconds: 10_800,
         };
-        Stage::start(Pack::Devops, &variation, &binaries, &environment, &built, None)
+        DemoStage::start(Pack::Devops, &variation, &binaries, &environment, &built, None)
     };
     let scale = if options.quick { 10 } else { 1 };
     let (mut figures, mut passed) = (Figures::default(), true);
@@ -109,20 +109,20 @@ struct Phase {
     from_ms: u64,
     until_ms: u64,
     reconciles: u64,
-    requests: Counts,
+    requests: TargetCounts,
     cpu_seconds: f64,
 }
 
 /// Runs something, and measures what the host does meanwhile.
 fn measure_phase(
-    stage: &mut Stage,
+    stage: &mut DemoStage,
     name: &str,
-    work: impl FnOnce(&mut Stage) -> Result<String>,
+    work: impl FnOnce(&mut DemoStage) -> Result<String>,
 ) -> Result<Phase> {
-    let step = Step::new(name.to_owned());
-    let (before, from_ms) = (Snapshot::read(stage)?, devops::now_ms());
+    let step = BuildStep::new(name.to_owned());
+    let (before, from_ms) = (CounterSnapshot::read(stage)?, devops::now_ms());
     let remark = work(stage)?;
-    let now = Snapshot::read(stage)?;
+    let now = CounterSnapshot::read(stage)?;
     step.finish(&remark);
     Ok(Phase {
         name: format!("{name}{remark}"),
@@ -135,8 +135,8 @@ fn measure_phase(
 }
 
 /// Sets up a project and deploys it, and measures the time from each event until its object is Ready.
-fn measure_readiness(stage: &mut Stage, figures: &mut Figures) -> Result<()> {
-    let step = Step::new("Deploying once");
+fn measure_readiness(stage: &mut DemoStage, figures: &mut Figures) -> Result<()> {
+    let step = BuildStep::new("Deploying once");
     let began = Instant::now();
     loop {
         let objects = stage.objects()?;
@@ -161,7 +161,7 @@ fn measure_readiness(stage: &mut Stage, figures: &mut Figures) -> Result<()> {
 }
 
 /// Counts requests and writes without work.
-fn measure_idle(stage: &mut Stage, window: Duration, figures: &mut Figures) -> Result<()> {
+fn measure_idle(stage: &mut DemoStage, window: Duration, figures: &mut Figures) -> Result<()> {
     // What follows the last write.
     wait(stage, Duration::from_secs(10))?;
     let objects = stage.objects()?.len();
@@ -184,8 +184,8 @@ fn measure_idle(stage: &mut Stage, window: Duration, figures: &mut Figures) -> R
 }
 
 /// Has events wait in the queue while the host is stopped, and measures how fast it handles them.
-fn measure_event_rate(stage: &mut Stage, events: usize, figures: &mut Figures) -> Result<()> {
-    let step = Step::new(format!("Handling {events} events that wait in the queue"));
+fn measure_event_rate(stage: &mut DemoStage, events: usize, figures: &mut Figures) -> Result<()> {
+    let step = BuildStep::new(format!("Handling {events} events that wait in the queue"));
     let bodies: Vec<_> = (0..events).map(build_event).collect();
     stage.restart_host_after(|stage| {
         let published = stage.script().count_published() + bodies.len();
@@ -227,12 +227,12 @@ fn build_event(n: usize) -> Value {
 }
 
 fn measure_heartbeats(
-    stage: &mut Stage,
+    stage: &mut DemoStage,
     records: usize,
     window: Duration,
     figures: &mut Figures,
 ) -> Result<bool> {
-    let step = Step::new(format!("Starting {RUNNING_DEPLOYMENTS} deployments"));
+    let step = BuildStep::new(format!("Starting {RUNNING_DEPLOYMENTS} deployments"));
     let began = Instant::now();
     while stage.script().count_heartbeat_ids() < RUNNING_DEPLOYMENTS {
         let objects = stage.objects()?;
@@ -336,7 +336,7 @@ fn build_ended(n: usize) -> Value {
         "spec": { "environment": "alpha", "sync": { "settingRef": { "name": "shop" }, "application": "none" } } })
 }
 
-fn count_ended(stage: &Stage) -> Result<usize> {
+fn count_ended(stage: &DemoStage) -> Result<usize> {
     let objects = stage.objects()?;
     let ended = objects
         .iter()
@@ -345,7 +345,7 @@ fn count_ended(stage: &Stage) -> Result<usize> {
 }
 
 /// Has all records reconciled again and again, by changes of the plugin's configuration. Returns the number of rounds.
-fn resync_for(stage: &mut Stage, records: usize, window: Duration) -> Result<usize> {
+fn resync_for(stage: &mut DemoStage, records: usize, window: Duration) -> Result<usize> {
     let began = Instant::now();
     let mut rounds = 0;
     while began.elapsed() < window {
@@ -367,7 +367,7 @@ fn resync_for(stage: &mut Stage, records: usize, window: Duration) -> Result<usi
 }
 
 /// Waits, and fails when a process has ended.
-fn wait(stage: &mut Stage, time: Duration) -> Result<()> {
+fn wait(stage: &mut DemoStage, time: Duration) -> Result<()> {
     let began = Instant::now();
     loop {
         stage.script_mut().read()?;

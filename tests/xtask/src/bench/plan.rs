@@ -36,7 +36,7 @@ pub enum Size {
 
 /// One run of the driver.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct DriverRun {
     scene: &'static str,
     /// Measured subjects.
     pub subjects: Vec<&'static str>,
@@ -46,7 +46,7 @@ pub struct Run {
     extra: &'static [&'static str],
 }
 
-impl Run {
+impl DriverRun {
     /// Returns the name of the run in progress and error messages.
     pub fn title(&self) -> String {
         let subject = match self.subjects[..] {
@@ -77,7 +77,7 @@ impl Run {
 }
 
 /// Plans the runs for the selected benches and subjects (empty: all), in the order of execution.
-pub fn plan_runs(benches: &[String], subjects: &[String], size: Size) -> Vec<Run> {
+pub fn plan_runs(benches: &[String], subjects: &[String], size: Size) -> Vec<DriverRun> {
     let selected = |list: &[String], one: &str| list.is_empty() || list.iter().any(|l| l == one);
     let scaled = |n: usize| if size == Size::Quick { n / 10 } else { n };
     let of = |group: &[&'static str]| -> Vec<&'static str> {
@@ -103,7 +103,7 @@ pub fn plan_runs(benches: &[String], subjects: &[String], size: Size) -> Vec<Run
                 continue;
             }
             if !benches.is_empty() {
-                runs.push(Run {
+                runs.push(DriverRun {
                     scene: "converge",
                     subjects: vec![subject],
                     benches,
@@ -120,7 +120,7 @@ pub fn plan_runs(benches: &[String], subjects: &[String], size: Size) -> Vec<Run
     };
     if !of(&["failover"]).is_empty() {
         for subject in operators(&["controller-runtime-strip"]) {
-            runs.push(Run {
+            runs.push(DriverRun {
                 scene: "failover",
                 subjects: vec![subject],
                 benches: vec!["failover"],
@@ -132,7 +132,7 @@ pub fn plan_runs(benches: &[String], subjects: &[String], size: Size) -> Vec<Run
     let benches = of(&["cache-100k", "growth"]);
     let subjects = operators(&[]);
     if !benches.is_empty() && !subjects.is_empty() {
-        runs.push(Run {
+        runs.push(DriverRun {
             scene: "growth",
             subjects,
             benches,
@@ -143,7 +143,7 @@ pub fn plan_runs(benches: &[String], subjects: &[String], size: Size) -> Vec<Run
     if !of(&["density"]).is_empty() {
         let subjects = operators(&["controller-runtime-strip", "kopf"]);
         if !subjects.is_empty() {
-            runs.push(Run {
+            runs.push(DriverRun {
                 scene: "density",
                 subjects,
                 benches: vec!["density"],
@@ -161,7 +161,7 @@ pub fn plan_runs(benches: &[String], subjects: &[String], size: Size) -> Vec<Run
     );
     let subjects: Vec<_> = subjects.collect();
     if !benches.is_empty() && !subjects.is_empty() {
-        runs.push(Run {
+        runs.push(DriverRun {
             scene: "concourse",
             subjects,
             benches,

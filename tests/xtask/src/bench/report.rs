@@ -38,7 +38,7 @@ enum Line {
 
 /// All results of one benchmark.
 #[derive(Serialize, Deserialize)]
-pub struct Report {
+pub struct BenchReport {
     #[serde(rename = "results")]
     values: Vec<Measurement>,
     notes: Vec<Note>,
@@ -173,7 +173,7 @@ fn describe_bench(bench: &str) -> &'static str {
     }
 }
 
-impl Report {
+impl BenchReport {
     /// Creates an empty report.
     pub fn new(quick: bool) -> Self {
         Self {
@@ -187,7 +187,7 @@ impl Report {
         }
     }
 
-    /// Reads a report that [`Report::write_json`] has written.
+    /// Reads a report that [`BenchReport::write_json`] has written.
     pub fn read_json(path: &Path) -> Result<Self> {
         let text = fs::read(path).with_context(|| path.display().to_string())?;
         serde_json::from_slice(&text).with_context(|| format!("{}: not a report", path.display()))
@@ -523,8 +523,8 @@ mod tests {
 
     use super::*;
 
-    fn sample_report() -> Report {
-        let mut report = Report::new(false);
+    fn sample_report() -> BenchReport {
+        let mut report = BenchReport::new(false);
         for (subject, value) in [("ostler", 1234.5), ("controller-runtime", 617.25)] {
             let line = json!({"bench": "converge-1k", "subject": subject, "metric": "throughput",
                 "value": value, "unit": "objects/s"});
@@ -551,7 +551,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("report.json");
         sample_report().write_json(&path).unwrap();
-        let before = Report::read_json(&path).unwrap();
+        let before = BenchReport::read_json(&path).unwrap();
         let mut now = sample_report();
         now.values[0].value *= 2.0;
         let compared = now.compare_to(&before);
@@ -569,7 +569,7 @@ mod tests {
                 .starts_with("The reports are of different machines")
         );
         fs::write(&path, "{}").unwrap();
-        let refused = Report::read_json(&path).err().unwrap().to_string();
+        let refused = BenchReport::read_json(&path).err().unwrap().to_string();
         assert!(refused.ends_with("not a report"), "{refused}");
     }
 
@@ -609,7 +609,7 @@ mod tests {
 
     #[test]
     fn line_that_is_not_json_is_refused() {
-        assert!(Report::new(false).add_line("hello").is_err());
+        assert!(BenchReport::new(false).add_line("hello").is_err());
     }
 
     #[test]

@@ -6,10 +6,10 @@ use anyhow::{Context, Result};
 
 use super::{
     facts::ObjectKey,
-    kubernetes::{ApiClient, http_agent, read_manifests},
+    kubernetes::{DemoClient, http_agent, read_manifests},
     stage::{Site, apply_all, start_server},
 };
-use crate::{paths, progress::Step};
+use crate::{paths, progress::BuildStep};
 
 /// Files of deploy/examples that the demo applies.
 const EXAMPLE_FILES: [&str; 3] = [
@@ -23,9 +23,9 @@ const DEMO_PASSWORD: &str = "demo-password";
 /// Starts the simulator and applies the examples.
 pub fn start(
     site: &Site,
-    cluster: &ApiClient,
+    cluster: &DemoClient,
     mut command: Command,
-    step: &Step,
+    step: &BuildStep,
 ) -> Result<super::stage::Scene> {
     step.set_status("Concourse simulator");
     command.args(["--user", &format!("{DEMO_USER}:{DEMO_PASSWORD}")]);

@@ -13,12 +13,12 @@ use serde_json::{Value, json};
 
 use super::{
     Variation,
-    facts::{ObjectKey, ObjectStats},
-    kubernetes::{ApiClient, parse_manifests, read_manifests},
+    facts::{ObjectFacts, ObjectKey},
+    kubernetes::{DemoClient, parse_manifests, read_manifests},
     stage::{Scene, Site, apply_all, start_server},
     table::Surroundings,
 };
-use crate::{paths, powerdns, progress::Step, rabbitmq, registry};
+use crate::{paths, powerdns, progress::BuildStep, rabbitmq, registry};
 
 /// Plugins of the DNS pack that records in PowerDNS need.
 pub const DNS_PLUGINS: [&str; 3] = ["dns-provider", "dns-record", "dns-powerdns"];
@@ -46,9 +46,9 @@ pub fn fetch_servers() -> Result<Vec<(&'static str, PathBuf)>> {
 pub fn start(
     site: &Site,
     variation: &Variation,
-    cluster: &ApiClient,
+    cluster: &DemoClient,
     mut command: Command,
-    step: &Step,
+    step: &BuildStep,
 ) -> Result<Scene> {
     let events = site.folder.join("events");
     // Left behind by an earlier demo. It usually does not exist.
@@ -220,11 +220,11 @@ impl Script {
     }
 
     /// Publishes the next events when the project is Ready, and reads what the servers have printed.
-    pub fn advance(&mut self, objects: &[ObjectStats]) -> Result<()> {
+    pub fn advance(&mut self, objects: &[ObjectFacts]) -> Result<()> {
         self.read()?;
         let now = now_ms();
         for event in &mut self.published {
-            let is_ready = |object: &ObjectStats| object.ready && object.key() == event.object;
+            let is_ready = |object: &ObjectFacts| object.ready && object.key() == event.object;
             if event.ready_ms.is_none() && objects.iter().any(is_ready) {
                 event.ready_ms = Some(now.saturating_sub(event.at_ms));
             }
@@ -473,12 +473,12 @@ mod tests {
         assert!(folder.path().join("DevOpsInitialize-p-1.json").is_file());
         script.advance(&[]).unwrap();
         assert!(!second.exists());
-        let project = ObjectStats {
+        let project = ObjectFacts {
             kind: "DevOpsProject".into(),
             namespace: NAMESPACE.into(),
             name: "shop".into(),
             ready: true,
-            ..ObjectStats::default()
+            ..ObjectFacts::default()
         };
         script.advance(&[project]).unwrap();
         assert!(second.is_file());

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 /// An object in the response of `/objects`.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default)]
-pub struct ObjectStats {
+pub struct ObjectFacts {
     /// Kind of the object.
     pub kind: String,
     /// Namespace of the object.
@@ -39,7 +39,7 @@ pub struct ObjectStats {
     pub plugin_digest: String,
 }
 
-impl ObjectStats {
+impl ObjectFacts {
     /// Returns the identity of the object.
     pub fn key(&self) -> ObjectKey {
         ObjectKey {
@@ -99,20 +99,20 @@ impl ObjectKey {
 const RIGHTS_KIND: &str = "RoleBinding";
 
 /// Merges the host's statistics with the objects the demo applied, which include objects the host has not seen yet.
-pub fn merge_stats(wanted: &[ObjectKey], seen: Vec<ObjectStats>) -> Vec<ObjectStats> {
+pub fn merge_stats(wanted: &[ObjectKey], seen: Vec<ObjectFacts>) -> Vec<ObjectFacts> {
     // The host keeps RoleBindings of plugins until their objects are cleaned up. They are never Ready.
     let seen = seen.into_iter().filter(|object| object.kind != RIGHTS_KIND);
     let mut seen: BTreeMap<_, _> = seen.map(|object| (object.key(), object)).collect();
     let mut objects: Vec<_> = wanted
         .iter()
         .map(|key| {
-            seen.remove(key).unwrap_or_else(|| ObjectStats {
+            seen.remove(key).unwrap_or_else(|| ObjectFacts {
                 kind: key.kind.clone(),
                 namespace: key.namespace.clone(),
                 name: key.name.clone(),
                 reason: "NotReconciled".into(),
                 message: "no plugin has reconciled it yet".into(),
-                ..ObjectStats::default()
+                ..ObjectFacts::default()
             })
         })
         .collect();
@@ -121,7 +121,7 @@ pub fn merge_stats(wanted: &[ObjectKey], seen: Vec<ObjectStats>) -> Vec<ObjectSt
 }
 
 /// Returns the reason why an object is not Ready, as one line.
-pub fn ready_reason(object: &ObjectStats) -> String {
+pub fn ready_reason(object: &ObjectFacts) -> String {
     match (object.reason.as_str(), object.message.as_str()) {
         ("", "") => "no Ready condition yet".into(),
         (reason, "") => reason.into(),
@@ -130,7 +130,7 @@ pub fn ready_reason(object: &ObjectStats) -> String {
 }
 
 /// Builds the report of `-o json`.
-pub fn json_report(objects: &[ObjectStats], swap_ms: Option<f64>, host_rss_bytes: Option<u64>) -> Value {
+pub fn json_report(objects: &[ObjectFacts], swap_ms: Option<f64>, host_rss_bytes: Option<u64>) -> Value {
     #[derive(Serialize)]
     struct ObjectReport<'a> {
         kind: &'a str,
@@ -166,8 +166,8 @@ pub fn json_report(objects: &[ObjectStats], swap_ms: Option<f64>, host_rss_bytes
 mod tests {
     use super::*;
 
-    fn team(ready: bool) -> ObjectStats {
-        ObjectStats {
+    fn team(ready: bool) -> ObjectFacts {
+        ObjectFacts {
             kind: "Team".into(),
             namespace: "ci".into(),
             name: "a".into(),
@@ -176,7 +176,7 @@ mod tests {
             message: "waiting".into(),
             ready_ms: Some(12.5),
             reconciles: 3,
-            ..ObjectStats::default()
+            ..ObjectFacts::default()
         }
     }
 

@@ -51,12 +51,12 @@ pub fn parse_manifests(text: &str, variables: &BTreeMap<&str, &str>) -> Result<V
 }
 
 /// A client of an API server.
-pub struct ApiClient {
+pub struct DemoClient {
     agent: Agent,
     url: String,
 }
 
-impl ApiClient {
+impl DemoClient {
     /// Creates a client without credentials.
     pub fn new(url: &str) -> Self {
         Self {

@@ -14,12 +14,14 @@ use ureq::Agent;
 
 use super::{
     Pack, Variation, concourse, devops,
-    facts::{ObjectKey, ObjectStats, PluginStats, merge_stats},
-    kubernetes::{ApiClient, get_json, http_agent, read_manifests},
+    facts::{ObjectFacts, ObjectKey, PluginStats, merge_stats},
+    kubernetes::{DemoClient, get_json, http_agent, read_manifests},
     steps,
     table::Surroundings,
 };
-use crate::{components::Component, control_plane, node::Node, paths, process::Child, progress::Step};
+use crate::{
+    components::Component, control_plane, node::RunningNode, paths, process::Child, progress::BuildStep,
+};
 
 /// Timeout for the start of a process, and until the server serves a new CRD. RabbitMQ takes the longest.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -27,7 +29,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 const KUBECONFIG: &str = "kubeconfig";
 
 /// The running processes and their shared folder.
-pub struct Stage {
+pub struct DemoStage {
     // Fields are dropped in this order: the host ends first.
     /// None while it restarts.
     host: Option<Child>,
@@ -35,7 +37,7 @@ pub struct Stage {
     apiserver: ApiServer,
     folder: PathBuf,
     program: PathBuf,
-    cluster: ApiClient,
+    cluster: DemoClient,
     admin: String,
     agent: Agent,
     /// Of a pack without a script.
@@ -49,7 +51,7 @@ enum ApiServer {
     /// The embedded one.
     Embedded(Child),
     /// That of a node, which the proxy serves without credentials.
-    OfNode { proxy: Child, node: Box<Node> },
+    OfNode { proxy: Child, node: Box<RunningNode> },
 }
 
 impl ApiServer {
@@ -62,7 +64,7 @@ impl ApiServer {
     }
 
     /// Serves the API server of a node without credentials, and copies its kubeconfig. Returns the URL.
-    fn of_node(node: Node, folder: &Path) -> Result<(Self, String)> {
+    fn of_node(node: RunningNode, folder: &Path) -> Result<(Self, String)> {
         let kubeconfig = folder.join(KUBECONFIG);
         paths::replace_file(&kubeconfig, &fs::read(node.kubeconfig()?)?)?;
         let mut command = Command::new(control_plane::build_binary()?);
@@ -103,7 +105,7 @@ pub struct Scene {
     pub script: Option<devops::Script>,
 }
 
-impl Stage {
+impl DemoStage {
     /// Starts everything and applies the examples, on a node where one is given.
     pub fn start(
         pack: Pack,
@@ -111,9 +113,9 @@ impl Stage {
         binaries: &BTreeMap<String, PathBuf>,
         environment: &[(&str, PathBuf)],
         built: &[Component],
-        node: Option<Node>,
+        node: Option<RunningNode>,
     ) -> Result<Self> {
-        let step = Step::new("Starting API server, servers and host");
+        let step = BuildStep::new("Starting API server, servers and host");
         let folder = paths::create_target_subdir(variation.folder)?;
         let lock = File::create(folder.join("lock"))?;
         if lock.try_lock().is_err() {
@@ -138,7 +140,7 @@ impl Stage {
             Some(node) => ApiServer::of_node(node, &folder)?,
             None => ApiServer::start(program(apiserver)?, &folder)?,
         };
-        let cluster = ApiClient::new(&url);
+        let cluster = DemoClient::new(&url);
         apply_crds(&cluster)?;
         let site = Site {
             folder: &folder,
@@ -185,7 +187,7 @@ impl Stage {
     }
 
     /// Returns the client of the API server.
-    pub fn cluster(&self) -> &ApiClient {
+    pub fn cluster(&self) -> &DemoClient {
         &self.cluster
     }
 
@@ -206,7 +208,7 @@ impl Stage {
     }
 
     /// Continues the script of the pack.
-    pub fn advance(&mut self, objects: &[ObjectStats]) -> Result<()> {
+    pub fn advance(&mut self, objects: &[ObjectFacts]) -> Result<()> {
         match &mut self.scene.script {
             Some(script) => script.advance(objects),
             None => Ok(()),
@@ -248,7 +250,7 @@ impl Stage {
     }
 
     /// Fetches statistics of the applied objects and of all others that the host reconciles.
-    pub fn objects(&self) -> Result<Vec<ObjectStats>> {
+    pub fn objects(&self) -> Result<Vec<ObjectFacts>> {
         let seen = serde_json::from_value(get_json(&self.agent, &format!("{}/objects", self.admin))?)?;
         Ok(merge_stats(&self.scene.expected, seen))
     }
@@ -338,7 +340,7 @@ pub fn start_server(name: &str, mut command: Command, folder: &Path) -> Result<(
 }
 
 /// Applies the CRDs of the host and of the packs.
-fn apply_crds(cluster: &ApiClient) -> Result<()> {
+fn apply_crds(cluster: &DemoClient) -> Result<()> {
     let mut crds: Vec<_> = fs::read_dir(paths::workspace_root().join("crds"))?
         .map(|e| e.map(|e| e.path()))
         .collect::<Result<_, _>>()?;
@@ -352,7 +354,7 @@ fn apply_crds(cluster: &ApiClient) -> Result<()> {
 }
 
 /// Applies objects, each as soon as the API server serves its kind: a moment after its CRD was applied.
-pub fn apply_all(cluster: &ApiClient, objects: &[Value]) -> Result<()> {
+pub fn apply_all(cluster: &DemoClient, objects: &[Value]) -> Result<()> {
     for object in objects {
         let began = Instant::now();
         while !cluster.apply(object)? {

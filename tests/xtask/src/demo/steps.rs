@@ -7,24 +7,24 @@ use serde_json::{Value, json};
 
 use super::{
     facts::ObjectKey,
-    kubernetes::{ApiClient, read_manifests},
+    kubernetes::{DemoClient, read_manifests},
     stage::{Scene, Site, apply_all, start_server},
 };
 use crate::{
     control_plane::{self, random_token},
     image::{self, SHIM_IMAGE},
     namespaces::{NodeUnsupported, check_root},
-    node::{self, Node, SHELL_IMAGE},
+    node::{self, RunningNode, SHELL_IMAGE},
     paths,
-    progress::{self, Step},
+    progress::{self, BuildStep},
 };
 
 /// Namespace of the Steps, that of `deploy/`.
 const NAMESPACE: &str = "steps";
 
 /// Starts a node with the images of the Steps; none where this machine can run no node, which is printed.
-pub fn start_node() -> Result<Option<Node>> {
-    let started = check_root().and_then(|()| Node::start(&control_plane::build_binary()?));
+pub fn start_node() -> Result<Option<RunningNode>> {
+    let started = check_root().and_then(|()| RunningNode::start(&control_plane::build_binary()?));
     let node = match started {
         Err(error) if error.is::<NodeUnsupported>() => {
             progress::print_status(&format!(
@@ -42,7 +42,7 @@ pub fn start_node() -> Result<Option<Node>> {
 }
 
 /// Applies the account of the plugin, its configuration and the pipeline. `kubelet` is the program of one without containers.
-pub fn start(site: &Site, cluster: &ApiClient, kubelet: Option<Command>, step: &Step) -> Result<Scene> {
+pub fn start(site: &Site, cluster: &DemoClient, kubelet: Option<Command>, step: &BuildStep) -> Result<Scene> {
     step.set_status("applying");
     let key = json!({"apiVersion": "v1", "kind": "Secret",
         "metadata": {"name": "steps-artifact-key", "namespace": NAMESPACE},

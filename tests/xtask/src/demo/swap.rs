@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 
 use super::{
     Pack,
-    stage::{Stage, install_components},
+    stage::{DemoStage, install_components},
 };
 use crate::{
     components::{self, Guest},
@@ -26,7 +26,7 @@ const DEBOUNCE_DELAY: Duration = Duration::from_millis(50);
 
 /// Replaces a plugin by a build with other bytes and waits until that is active. Returns the milliseconds from the
 /// change of the file until then, as measured by the host.
-pub fn swap_once(stage: &mut Stage, component: &str, limit: Duration) -> Result<f64> {
+pub fn swap_once(stage: &mut DemoStage, component: &str, limit: Duration) -> Result<f64> {
     let path = stage.plugin_folder().join(format!("{component}.wasm"));
     let mut new = std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
     let stamp = SystemTime::now()

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::facts::{ObjectStats, PluginStats, ready_reason};
+use super::facts::{ObjectFacts, PluginStats, ready_reason};
 use crate::progress;
 
 const TABLE_HEADER: [&str; 8] = [
@@ -67,7 +67,7 @@ impl Table {
     /// Updates the table, or prints a line for everything that changed.
     pub fn update(
         &mut self,
-        objects: &[ObjectStats],
+        objects: &[ObjectFacts],
         plugins: &[PluginStats],
         surroundings: &Surroundings,
         note: &str,
@@ -114,7 +114,7 @@ impl Drop for Table {
 }
 
 /// Renders the lines of the objects.
-fn render_objects(objects: &[ObjectStats]) -> Vec<String> {
+fn render_objects(objects: &[ObjectFacts]) -> Vec<String> {
     let mut rows = vec![TABLE_HEADER.map(str::to_owned)];
     rows.extend(objects.iter().map(|o| {
         [
@@ -207,7 +207,7 @@ fn plugin_state(plugin: &PluginStats) -> String {
 /// Returns what has changed since the last call, and stores it as shown.
 fn take_changes(
     shown: &mut BTreeMap<String, String>,
-    objects: &[ObjectStats],
+    objects: &[ObjectFacts],
     plugins: &[PluginStats],
     surroundings: &Surroundings,
 ) -> Vec<(String, String)> {
@@ -237,19 +237,19 @@ fn short_digest(digest: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn team() -> ObjectStats {
-        ObjectStats {
+    fn team() -> ObjectFacts {
+        ObjectFacts {
             kind: "Team".into(),
             namespace: "ci".into(),
             name: "a".into(),
             reason: "InstanceNotReady".into(),
-            ..ObjectStats::default()
+            ..ObjectFacts::default()
         }
     }
 
     #[test]
     fn columns_are_aligned() {
-        let long = ObjectStats {
+        let long = ObjectFacts {
             kind: "Pipeline".into(),
             ready: true,
             ready_ms: Some(12.4),
@@ -317,7 +317,7 @@ mod tests {
             take_changes(&mut shown, &[team()], &[], &Surroundings::default()),
             []
         );
-        let ready = ObjectStats {
+        let ready = ObjectFacts {
             ready: true,
             ready_ms: Some(5.0),
             ..team()

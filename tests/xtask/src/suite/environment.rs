@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::Result;
 
-use super::selection::{Selection, Tier};
+use super::selection::{TestSelection, Tier};
 use crate::{
     cargo::{self, Lints, TestExecutable},
     component_cache, components, paths, powerdns, prometheus, rabbitmq, registry,
@@ -54,7 +54,7 @@ pub type Variables = BTreeMap<&'static str, PathBuf>;
 
 /// Builds components, binaries and tests, and fetches the programs they run. Returns the environment variables by which the tests
 /// find them, and the executables of the tests.
-pub fn prepare(selection: &Selection, lints: Lints) -> Result<(Variables, Vec<TestExecutable>)> {
+pub fn prepare(selection: &TestSelection, lints: Lints) -> Result<(Variables, Vec<TestExecutable>)> {
     let mut variables = Variables::new();
     if selection.has_scenarios() {
         // First, because they fail within seconds where a package can't be fetched.

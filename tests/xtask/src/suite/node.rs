@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::{
     image::{self, HOST_IMAGE, SHIM_IMAGE},
-    node::{self, Node, SHELL_IMAGE},
+    node::{self, RunningNode, SHELL_IMAGE},
 };
 
 /// Component in the plugin directory of the host's image.
@@ -21,8 +21,8 @@ const PUSHED_IMAGES: [(&str, &str); 2] = [
 
 /// Starts a node with the images of the host, of the shim and of a shell, and with others of the host in its registry only.
 /// `control_plane` and `host` are binaries, `components` the folder of all components.
-pub fn start_node(control_plane: &Path, host: &Path, components: &Path) -> Result<Node> {
-    let node = Node::start(control_plane)?;
+pub fn start_node(control_plane: &Path, host: &Path, components: &Path) -> Result<RunningNode> {
+    let node = RunningNode::start(control_plane)?;
     for (name, variable) in PUSHED_IMAGES {
         let mut image = image::host_image(host, &[])?;
         image.environment.push(variable);

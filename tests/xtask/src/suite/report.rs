@@ -16,7 +16,7 @@ pub struct Results {
     /// Number of tests that passed.
     pub passed: u64,
     /// Tests that failed, in the order in which their output is printed.
-    pub failures: Vec<Output>,
+    pub failures: Vec<TestOutput>,
     /// True after the line with the totals, which an executable that crashes does not print.
     pub is_complete: bool,
     section: Section,
@@ -35,14 +35,14 @@ enum Section {
 
 /// Name and output of a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Output {
+pub struct TestOutput {
     /// Name of the test.
     pub test: String,
     /// Its output.
     pub lines: Vec<String>,
 }
 
-impl Output {
+impl TestOutput {
     /// Returns the lines from its panic on, and its last ones.
     fn excerpt(&self) -> Vec<String> {
         let lines = &self.lines;
@@ -85,7 +85,7 @@ impl Results {
     }
 
     fn add_failure(&mut self, test: &str) {
-        self.failures.push(Output {
+        self.failures.push(TestOutput {
             test: test.to_owned(),
             lines: Vec::new(),
         });
@@ -103,32 +103,32 @@ fn count_of(totals: &str, what: &str) -> u64 {
 /// A test that failed and passed when it ran again.
 #[derive(Debug, PartialEq, Eq)]
 struct Flaky {
-    failed: Output,
+    failed: TestOutput,
     passed: Vec<String>,
 }
 
 /// Results of the whole suite.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct SuiteReport {
     passed: u64,
-    failed: Vec<Output>,
+    failed: Vec<TestOutput>,
     flaky: Vec<Flaky>,
     omissions: Vec<String>,
 }
 
-impl Report {
+impl SuiteReport {
     /// Adds tests that passed.
     pub fn add_passed(&mut self, count: u64) {
         self.passed += count;
     }
 
     /// Adds a test that failed.
-    pub fn add_failure(&mut self, output: Output) {
+    pub fn add_failure(&mut self, output: TestOutput) {
         self.failed.push(output);
     }
 
     /// Adds a test that failed, and passed when it ran again, alone.
-    pub fn add_flaky(&mut self, failed: Output, passed: Vec<String>) {
+    pub fn add_flaky(&mut self, failed: TestOutput, passed: Vec<String>) {
         self.flaky.push(Flaky { failed, passed });
     }
 
@@ -156,7 +156,7 @@ impl Report {
             lines.push(format!("---- {} ----", failed.test));
             lines.extend(failed.excerpt());
         }
-        let names = |outputs: &mut dyn Iterator<Item = &Output>| {
+        let names = |outputs: &mut dyn Iterator<Item = &TestOutput>| {
             let names: BTreeSet<_> = outputs.map(|output| output.test.clone()).collect();
             names.into_iter().collect::<Vec<_>>()
         };
@@ -235,7 +235,7 @@ mod tests {
             "    x::real",
             "test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.00s",
         ]);
-        let output = Output {
+        let output = TestOutput {
             test: "x::real".into(),
             lines: ["noise", "thread 'x::real' panicked at a.rs:1:1:", "no"]
                 .map(str::to_owned)
@@ -261,10 +261,10 @@ mod tests {
         assert_eq!(names, ["x::real"]);
     }
 
-    fn long_output(test: &str) -> Output {
+    fn long_output(test: &str) -> TestOutput {
         let noise = (0..100).map(|n| format!("noise {n}"));
         let end = ["thread 'x' panicked at a.rs:1:1:", "no"].map(str::to_owned);
-        Output {
+        TestOutput {
             test: test.into(),
             lines: noise.chain(end).collect(),
         }
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn flaky_and_failed_tests_are_named_before_the_totals() {
-        let mut report = Report::default();
+        let mut report = SuiteReport::default();
         report.add_passed(7);
         report.add_omission("node: it needs root".into());
         report.add_flaky(long_output("a"), vec!["calm".into()]);
@@ -300,11 +300,11 @@ mod tests {
     fn flaky_tests_are_written_with_both_outputs() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("flaky.json");
-        let mut report = Report::default();
+        let mut report = SuiteReport::default();
         let read = || serde_json::from_slice::<serde_json::Value>(&std::fs::read(&path).unwrap()).unwrap();
         report.write_flaky(&path).unwrap();
         assert_eq!(read(), json!([]));
-        let failed = Output {
+        let failed = TestOutput {
             test: "a".into(),
             lines: vec!["no".into()],
         };

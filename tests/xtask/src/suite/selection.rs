@@ -41,14 +41,14 @@ fn tier_of(placement: Option<Placement>) -> Tier {
 
 /// The tests that a command asks for.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Selection {
+pub struct TestSelection {
     /// Tiers in full; without any, the tests of a change.
     tiers: Vec<Tier>,
     /// Parts of names, one of which a test has; without any, all tests.
     filters: Vec<String>,
 }
 
-impl Selection {
+impl TestSelection {
     /// Parses the arguments of `cargo xtask test`: tiers first, and parts of test names.
     pub fn parse(words: &[String]) -> Result<Self> {
         let mut selection = Self::default();
@@ -144,7 +144,7 @@ mod tests {
 
     fn select(command: &str) -> Vec<usize> {
         let words: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
-        let selection = Selection::parse(&words).unwrap();
+        let selection = TestSelection::parse(&words).unwrap();
         let tiers = [
             Tier::Pure,
             Tier::Embedded,
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn every_test_of_all_belongs_to_exactly_one_tier() {
-        let selection = Selection::parse(&["all".to_owned()]).unwrap();
+        let selection = TestSelection::parse(&["all".to_owned()]).unwrap();
         for test in TESTS {
             let tiers = [Tier::Pure, Tier::Embedded, Tier::Hostile, Tier::Real, Tier::Node];
             let count = tiers
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn tier_after_a_part_of_a_name_is_refused() {
         let words = ["deletion::".to_owned(), "real".to_owned()];
-        let error = Selection::parse(&words).unwrap_err().to_string();
+        let error = TestSelection::parse(&words).unwrap_err().to_string();
         assert!(error.contains("tiers come before"), "{error}");
     }
 }

@@ -11,17 +11,17 @@ use tokio::sync::oneshot;
 
 use super::server;
 use crate::{
-    cache::store::{Query, Store},
+    cache::store::{ListQuery, Store},
     client::api::ApiError,
     effect::writer::{ApiWriter, WriteContext},
     kube::{
         key::{Gvk, ObjectRef},
-        object::Object,
+        object::KubeObject,
         scope::{Projection, Scope},
         selector::Selector,
     },
     schedule::{
-        dependencies::{Dependency, List},
+        dependencies::{List, ReadDependency},
         dispatcher::{Cause, Dispatcher},
         queue::{Requeue, Work},
     },
@@ -100,7 +100,7 @@ pub(super) struct SeenState {
 }
 
 /// State that a test shares with its reconciles.
-pub(super) struct Model {
+pub(super) struct InformerModel {
     pub(super) reading: Reading,
     pub(super) store: Arc<Store>,
     pub(super) dispatcher: Arc<Dispatcher>,
@@ -111,7 +111,7 @@ pub(super) struct Model {
     pub(super) running: Mutex<usize>,
 }
 
-impl Model {
+impl InformerModel {
     async fn pause(&self) {
         let (go, gone) = oneshot::channel();
         self.paused.lock().expect("lock").push(go);
@@ -142,8 +142,8 @@ impl Model {
     async fn reconcile(
         &self,
         key: &ObjectRef,
-        mut object: Arc<Object>,
-    ) -> Result<(SeenState, Vec<Dependency>), ApiError> {
+        mut object: Arc<KubeObject>,
+    ) -> Result<(SeenState, Vec<ReadDependency>), ApiError> {
         let writer = &self.writer;
         if object.finalizers.is_empty() {
             object = writer
@@ -178,9 +178,9 @@ impl Model {
         key: &ObjectRef,
         scope: Scope,
         saw: &mut SeenState,
-        reads: &mut Vec<Dependency>,
+        reads: &mut Vec<ReadDependency>,
     ) -> Result<(), ApiError> {
-        let mut read = |dependency: Dependency| {
+        let mut read = |dependency: ReadDependency| {
             self.dispatcher.record_read(key, dependency.clone());
             reads.push(dependency);
         };
@@ -189,13 +189,13 @@ impl Model {
             Reading::Metadata => Projection::Metadata,
             _ => Projection::Full,
         };
-        read(Dependency::Object(mine.clone(), form));
+        read(ReadDependency::Object(mine.clone(), form));
         self.pause().await;
         let stored = self.store.get(&mine, form);
         saw.child = stored
             .map(|o| self.reading.view(&o.to_value()))
             .unwrap_or_default();
-        read(Dependency::List(Box::new(List {
+        read(ReadDependency::List(Box::new(List {
             gvk: child(),
             cluster: "".into(),
             namespace: "".into(),
@@ -204,7 +204,7 @@ impl Model {
             projection: scope.projection,
         })));
         self.pause().await;
-        let listed = self.store.list(&scope, &Query::default()).into_iter();
+        let listed = self.store.list(&scope, &ListQuery::default()).into_iter();
         saw.listed = labels_except(&key.name, listed.map(|(_, o)| o.to_value()));
         if self.reading != Reading::Metadata {
             let applied = json!({"apiVersion": "g/v1", "kind": "Child",

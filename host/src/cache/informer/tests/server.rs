@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 use crate::kube::{
     key::ObjectRef,
-    object::Object,
+    object::KubeObject,
     scope::{Projection, Scope},
 };
 
@@ -20,7 +20,7 @@ type Key = (String, String);
 
 /// Objects and the log of their changes.
 #[derive(Default)]
-pub struct Server {
+pub struct FakeServer {
     /// Current resourceVersion.
     pub version: u64,
     objects: BTreeMap<Key, Value>,
@@ -40,7 +40,7 @@ pub struct PendingRequest {
 
 impl PendingRequest {
     /// Executes the request, at most once.
-    pub fn serve(&mut self, server: &mut Server) {
+    pub fn serve(&mut self, server: &mut FakeServer) {
         if self.done.is_none() {
             self.done = Some(server.execute(&self.method, &self.path, &self.body));
         }
@@ -99,8 +99,8 @@ fn key(kind: &str, name: &str) -> Key {
 }
 
 fn is_in_scope(scope: &Scope, object: &Value) -> bool {
-    let (key, object): (ObjectRef, Object) =
-        Object::parse(&scope.gvk, object.to_string().as_bytes()).expect("an object");
+    let (key, object): (ObjectRef, KubeObject) =
+        KubeObject::parse(&scope.gvk, object.to_string().as_bytes()).expect("an object");
     scope.contains(&key, &object.labels)
 }
 
@@ -111,7 +111,7 @@ fn project(scope: &Scope, object: &Value) -> Value {
     }
 }
 
-impl Server {
+impl FakeServer {
     pub fn get(&self, kind: &str, name: &str) -> Option<&Value> {
         self.objects.get(&key(kind, name))
     }

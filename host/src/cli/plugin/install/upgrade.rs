@@ -18,8 +18,8 @@ use crate::{
     },
     kube::key::Gvk,
     plugin::{
-        Kind,
-        spec::{KeyName, Verify},
+        PluginKind,
+        spec::{KeyName, VerifySpec},
     },
     policy::{grants::Permissions, rbac::ResourceCatalog},
     supply::signature::{PublicKey, SignaturePolicy},
@@ -29,7 +29,7 @@ use crate::{
 const MAX_NAMED_OBJECTS: usize = 3;
 
 /// Reads the signature policy of an installed plugin, with the keys in ConfigMaps and Secrets.
-pub async fn read_signature_policy(client: &Client, verify: &Verify) -> anyhow::Result<SignaturePolicy> {
+pub async fn read_signature_policy(client: &Client, verify: &VerifySpec) -> anyhow::Result<SignaturePolicy> {
     let mut keys = Vec::new();
     for (i, pem) in verify.keys.iter().enumerate() {
         keys.push(PublicKey::from_pem(pem).with_context(|| format!("spec.verify.keys[{i}]"))?);
@@ -87,7 +87,7 @@ async fn read_secret_key(client: &Client, name: &KeyName) -> anyhow::Result<Stri
 /// finalizer any more.
 pub async fn check_finalizers(
     client: &Client,
-    kinds: &[Kind],
+    kinds: &[PluginKind],
     catalog: &ResourceCatalog,
     former: &Permissions,
     grants: &Permissions,

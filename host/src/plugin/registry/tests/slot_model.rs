@@ -44,7 +44,7 @@ fn slot_event() -> impl Strategy<Value = SlotEvent> {
 /// A slot with what is known of its builds from outside.
 #[derive(Default)]
 struct SlotModel {
-    registry: Registry,
+    registry: PluginRegistry,
     revoked: Vec<u8>,
     unsigned: Vec<u8>,
     suspended: bool,
@@ -109,7 +109,7 @@ impl SlotModel {
                 if registry.serving_in(id).is_some() {
                     self.suspended = *suspended;
                 }
-                registry.rebind(id, &Grants::default(), &Limits::default(), *suspended);
+                registry.rebind(id, &Grants::default(), &PluginLimits::default(), *suspended);
             }
             SlotEvent::Trap => {
                 let now = Instant::now();

@@ -3,7 +3,10 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::policy::{grants::Grants, origin::Origin};
+use crate::policy::{
+    grants::{Grants, SecretDestination},
+    origin::Origin,
+};
 
 const FILE: &str = "
 plugins:
@@ -15,7 +18,7 @@ plugins:
     - {names: [ci], methods: [GET], paths: [/api/v1/*]}
 ";
 
-fn kubernetes<'a>(verb: Verb, gvk: &'a Gvk, namespace: &'a str) -> Access<'a> {
+fn kubernetes<'a>(verb: GrantVerb, gvk: &'a Gvk, namespace: &'a str) -> Access<'a> {
     Access::Kubernetes {
         verb,
         gvk,
@@ -48,7 +51,7 @@ plugins:
     ] {
         let gvk = Gvk::new("", "v1", kind);
         let access = Access::Kubernetes {
-            verb: Verb::Get,
+            verb: GrantVerb::Get,
             gvk: &gvk,
             namespace: "n",
             cluster,
@@ -100,7 +103,7 @@ plugins:
     ] {
         let gvk = Gvk::new("", "v1", kind);
         let access = Access::Subresource {
-            verb: Verb::Patch,
+            verb: GrantVerb::Patch,
             gvk: &gvk,
             subresource,
             namespace,
@@ -177,14 +180,14 @@ fn access_without_grant_is_denied_with_remedy() {
     let team = grants.grants_for("team");
     let instance = Gvk::new("concourse-ci.org", "v1alpha1", "Instance");
     assert_eq!(
-        team.check_access(&kubernetes(Verb::Get, &instance, "a"), "a"),
+        team.check_access(&kubernetes(GrantVerb::Get, &instance, "a"), "a"),
         Ok(())
     );
     for access in [
-        kubernetes(Verb::Get, &instance, "b"),
-        kubernetes(Verb::Get, &instance, ""),
-        kubernetes(Verb::Delete, &instance, "a"),
-        kubernetes(Verb::Get, &Gvk::new("", "v1", "Secret"), "a"),
+        kubernetes(GrantVerb::Get, &instance, "b"),
+        kubernetes(GrantVerb::Get, &instance, ""),
+        kubernetes(GrantVerb::Delete, &instance, "a"),
+        kubernetes(GrantVerb::Get, &Gvk::new("", "v1", "Secret"), "a"),
         Access::Events,
         Access::Secret {
             namespace: "a",
@@ -244,15 +247,15 @@ fn default_namespace_is_that_of_the_reconciled_object() {
         destination: None,
     };
     for (access, own, allowed) in [
-        (kubernetes(Verb::Get, &a, "n"), "n", true),
-        (kubernetes(Verb::Get, &a, "m"), "n", false),
+        (kubernetes(GrantVerb::Get, &a, "n"), "n", true),
+        (kubernetes(GrantVerb::Get, &a, "m"), "n", false),
         // Neither all namespaces nor a cluster-scoped object is the namespace of a cluster-scoped object.
-        (kubernetes(Verb::Get, &a, ""), "", false),
-        (kubernetes(Verb::Get, &a, ""), "n", false),
-        (kubernetes(Verb::Get, &a, "n"), "", false),
-        (kubernetes(Verb::Get, &b, "n"), "n", true),
-        (kubernetes(Verb::Get, &b, "shared-x"), "n", true),
-        (kubernetes(Verb::Get, &b, "other"), "n", false),
+        (kubernetes(GrantVerb::Get, &a, ""), "", false),
+        (kubernetes(GrantVerb::Get, &a, ""), "n", false),
+        (kubernetes(GrantVerb::Get, &a, "n"), "", false),
+        (kubernetes(GrantVerb::Get, &b, "n"), "n", true),
+        (kubernetes(GrantVerb::Get, &b, "shared-x"), "n", true),
+        (kubernetes(GrantVerb::Get, &b, "other"), "n", false),
         (upstream("n"), "n", true),
         (upstream("m"), "n", false),
         (secret("n"), "n", true),
@@ -343,7 +346,13 @@ fn kinds_of_the_host_are_granted_by_name_and_plugins_never_for_writes() {
         ("examples.ostler.dev", "Greeting"),
     ]
     .map(|(group, kind)| Gvk::new(group, "v1", kind));
-    for verb in [Verb::Apply, Verb::Create, Verb::Patch, Verb::Delete, Verb::Hold] {
+    for verb in [
+        GrantVerb::Apply,
+        GrantVerb::Create,
+        GrantVerb::Patch,
+        GrantVerb::Delete,
+        GrantVerb::Hold,
+    ] {
         let denied = named
             .check_access(&kubernetes(verb, &plugin, ""), "")
             .expect_err("denied");
@@ -354,12 +363,12 @@ fn kinds_of_the_host_are_granted_by_name_and_plugins_never_for_writes() {
         assert!(named.check_access(&kubernetes(verb, &upstream, "n"), "").is_ok());
     }
     assert!(
-        wide.check_access(&kubernetes(Verb::Get, &plugin, ""), "")
+        wide.check_access(&kubernetes(GrantVerb::Get, &plugin, ""), "")
             .is_err()
     );
     assert!(
         named
-            .check_access(&kubernetes(Verb::Get, &plugin, ""), "")
+            .check_access(&kubernetes(GrantVerb::Get, &plugin, ""), "")
             .is_ok()
     );
 }
@@ -452,12 +461,12 @@ fn checked_access_marks_entry_as_used() {
     let other = Gvk::new("", "v1", "B");
     assert!(
         grants
-            .check_access(&kubernetes(Verb::Get, &other, "a"), "a")
+            .check_access(&kubernetes(GrantVerb::Get, &other, "a"), "a")
             .is_ok()
     );
     assert!(
         grants
-            .check_access(&kubernetes(Verb::Hold, &other, "n"), "a")
+            .check_access(&kubernetes(GrantVerb::Hold, &other, "n"), "a")
             .is_err()
     );
     let ungranted = Access::Upstream {
@@ -478,7 +487,7 @@ fn missing_side_is_named() {
     let asks = |text: &str| Some(serde_saphyr::from_str::<Permissions>(text).expect("parses"));
     let team = Grants::parse(FILE, "g.yaml").expect("parses").grants_for("team");
     let instance = Gvk::new("concourse-ci.org", "v1alpha1", "Instance");
-    let get = kubernetes(Verb::Get, &instance, "a");
+    let get = kubernetes(GrantVerb::Get, &instance, "a");
     let all = "{kubernetes: [{group: '*', kinds: ['*'], verbs: [get, list]}], events: true}";
     let asking = team.clone().with_asks(asks(all));
     assert_eq!(asking.check_access(&get, "a"), Ok(()));
@@ -516,7 +525,7 @@ fn read_secrets_only_if_asked_and_granted() {
         let grant = serde_saphyr::from_str::<Grant>(granted).expect("parses");
         let grants = PluginGrants::new("p", "spec.grants.", asked.map(parse), grant);
         assert_eq!(grants.can_read_secrets(), may, "{asked:?} {granted}");
-        let checked = grants.check_access(&kubernetes(Verb::Get, &secret, "a"), "a");
+        let checked = grants.check_access(&kubernetes(GrantVerb::Get, &secret, "a"), "a");
         assert_eq!(checked.is_ok(), may, "{checked:?}");
     }
 }
@@ -535,7 +544,7 @@ fn secrets_are_written_by_entries_that_name_them_without_being_readable() {
         let grant = serde_saphyr::from_str::<Grant>(&text).expect("parses");
         let grants = PluginGrants::new("p", "spec.grants.", None, grant);
         let is_allowed = |verb| grants.check_access(&kubernetes(verb, &secret, "a"), "a").is_ok();
-        for verb in [Verb::Apply, Verb::Create, Verb::Delete] {
+        for verb in [GrantVerb::Apply, GrantVerb::Create, GrantVerb::Delete] {
             assert_eq!(is_allowed(verb), is_covered, "{text}: {verb}");
         }
         let metadata = grants.check_access(
@@ -554,7 +563,7 @@ fn secrets_are_written_by_entries_that_name_them_without_being_readable() {
             "a",
         );
         assert!(elsewhere.is_err(), "{text}");
-        for verb in [Verb::Get, Verb::List, Verb::Patch, Verb::Hold] {
+        for verb in [GrantVerb::Get, GrantVerb::List, GrantVerb::Patch, GrantVerb::Hold] {
             assert!(!is_allowed(verb), "{text}: {verb}");
         }
         assert!(!grants.can_read_secrets() && !grants.shows_secret_values());
@@ -607,7 +616,7 @@ fn permissions() -> impl Strategy<Value = Permissions> {
     let words = || prop::collection::vec(prop::sample::select(vec!["a", "b", "a*", "*", "Secret"]), 1..3);
     let strings = |words: Vec<&str>| words.into_iter().map(str::to_owned).collect::<Vec<_>>();
     let verbs = prop::collection::vec(
-        prop::sample::select(vec![Verb::Get, Verb::List, Verb::Hold]),
+        prop::sample::select(vec![GrantVerb::Get, GrantVerb::List, GrantVerb::Hold]),
         1..3,
     );
     let kubernetes = (prop::sample::select(vec!["", "g", "*"]), words(), verbs, words()).prop_map(
@@ -643,7 +652,7 @@ proptest! {
         };
         let both = PluginGrants::new("p", "", Some(asks.clone()), grant(&granted));
         let alone = |p| PluginGrants::new("p", "", None, grant(p));
-        for access in [kubernetes(Verb::Get, &gvk, &namespace), kubernetes(Verb::Hold, &gvk, &namespace), Access::Events] {
+        for access in [kubernetes(GrantVerb::Get, &gvk, &namespace), kubernetes(GrantVerb::Hold, &gvk, &namespace), Access::Events] {
             let each = [&asks, &granted].map(|p| alone(p).check_access(&access, "a").is_ok());
             prop_assert_eq!(both.check_access(&access, "a").is_ok(), each == [true, true]);
         }
@@ -670,7 +679,7 @@ fn home_cluster_is_that_of_entries_without_clusters_and_same_is_the_namespace_of
     assert_eq!(&**grants.home_cluster(), "fleet/onboarding");
     let [near, far, other] = ["Near", "Far", "Other"].map(|kind| Gvk::new("", "v1", kind));
     let on = |gvk, cluster, namespace| Access::Kubernetes {
-        verb: Verb::Get,
+        verb: GrantVerb::Get,
         gvk,
         namespace,
         cluster,

@@ -12,7 +12,7 @@ use crate::{
         limits::Limit,
     },
     observe::metrics::HostCall,
-    sandbox::capabilities::Call,
+    sandbox::capabilities::PluginCall,
     upstream::{EventPattern, StreamKey, StreamSubscription, TailQuery},
 };
 
@@ -23,7 +23,7 @@ const MAX_EVENT_BYTES: usize = 256 << 10;
 /// Longest time of one read.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
-impl Call {
+impl PluginCall {
     /// Subscribes to a stream, which stays open while each reconcile of the object subscribes to it again.
     pub(super) async fn subscribe_stream(&mut self, subscription: Subscription) -> Result<(), Error> {
         self.context.deny_in_hook("http.subscribe")?;

@@ -9,7 +9,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::{Map, Value};
 
 use super::super::{
-    Call,
+    PluginCall,
     http::{StoreSecrets, named_secrets},
 };
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
     kube::{hash::hash_to_u64, key::ObjectRef, secret_view::mark_keys, well_known::annotation::ORIGINS},
     policy::grants::SecretDestination,
     sandbox::services::Services,
-    upstream::{self, Redactor, RequestSecrets, SecretHistory, SecretKey, SecretStore},
+    upstream::{self, Redactor, RequestSecrets, SecretHistory, SecretStore, UpstreamSecretKey},
 };
 
 /// Maximum size of all values of a Secret together, as the API server has it.
@@ -35,7 +35,7 @@ pub(super) struct FilledObject {
     pub digest: u64,
 }
 
-impl Call {
+impl PluginCall {
     /// Checks that the secrets of substitutions may be written into an object, before anything is read.
     pub(super) fn check_insertion(
         &self,
@@ -97,7 +97,7 @@ impl Call {
                 values.insert(secret, value);
             }
         }
-        let get = |secret: &SecretKey| values.get(secret).cloned();
+        let get = |secret: &UpstreamSecretKey| values.get(secret).cloned();
         let secrets = RequestSecrets::resolve(&substitutions, get, &SecretHistory::default())?;
         let (object, template) = fill_secret(object, &secrets)?;
         let mut redactor = secrets.redactor;
@@ -119,7 +119,7 @@ impl Call {
 }
 
 /// Refuses a secret whose owner confines it to origins: an object is none.
-fn check_annotation(store: &StoreSecrets<'_>, secret: &SecretKey) -> Result<(), Error> {
+fn check_annotation(store: &StoreSecrets<'_>, secret: &UpstreamSecretKey) -> Result<(), Error> {
     match store.allowed_origins(secret) {
         None => Ok(()),
         Some(_) => Err(Error::Denied(format!(
@@ -210,7 +210,7 @@ mod tests {
     use crate::{
         kube::{
             key::Gvk,
-            object::Object,
+            object::KubeObject,
             secret_view::{visible_json, visible_value},
         },
         upstream::{Encoding, SecretSource},
@@ -221,14 +221,14 @@ mod tests {
     fn resolve(encoding: Encoding, value: &str) -> RequestSecrets {
         let substitution = upstream::Substitution {
             placeholder: PLACEHOLDER.into(),
-            source: SecretSource::Key(SecretKey {
+            source: SecretSource::Key(UpstreamSecretKey {
                 namespace: "n".into(),
                 name: "s".into(),
                 key: "k".into(),
             }),
             encoding,
         };
-        let get = |_: &SecretKey| Some(value.as_bytes().to_vec());
+        let get = |_: &UpstreamSecretKey| Some(value.as_bytes().to_vec());
         RequestSecrets::resolve(&[substitution], get, &SecretHistory::default())
             .unwrap_or_else(|e| panic!("{e}"))
     }
@@ -346,7 +346,7 @@ mod tests {
                 let expected = format!("{before}{}{after}", if *has_secret { escaped } else { "" });
                 prop_assert_eq!(decode(&object, key), expected);
             }
-            let (_, stored) = Object::parse(&Gvk::secret(), object.to_string().as_bytes()).expect("an object");
+            let (_, stored) = KubeObject::parse(&Gvk::secret(), object.to_string().as_bytes()).expect("an object");
             let returned = visible_json(&Gvk::secret(), &stored, true, Some(&template));
             let returned: Value = serde_json::from_slice(&returned).expect("JSON");
             prop_assert_eq!(&returned["data"], &template["data"]);

@@ -2,23 +2,23 @@
 
 use std::sync::Arc;
 
-use super::super::Call;
+use super::super::PluginCall;
 use crate::{
-    cache::store::{NamespacedName, Query},
+    cache::store::{ListKey, ListQuery},
     client::access_review::ObjectAccess,
     contract::bindings::types::Error,
-    kube::{key::ObjectRef, object::Object, scope::NamespaceScope},
+    kube::{key::ObjectRef, object::KubeObject, scope::NamespaceScope},
     sandbox::services::ClusterAccess,
-    schedule::dependencies::{Dependency, List},
+    schedule::dependencies::{List, ReadDependency},
 };
 
 /// Maximum number of objects in a page from the API server, which is in memory as a whole.
 const MAX_LIVE_PAGE_OBJECTS: usize = 100;
 
 /// A page of a list: its objects, and the token of the next page.
-pub(super) type ListedPage = (Vec<(ObjectRef, Arc<Object>)>, Option<String>);
+pub(super) type ListedPage = (Vec<(ObjectRef, Arc<KubeObject>)>, Option<String>);
 
-impl Call {
+impl PluginCall {
     /// Lists from the shared cache. The token is the namespace and name of the last object of the page.
     pub(super) async fn list_cached(
         &mut self,
@@ -30,7 +30,7 @@ impl Call {
         let after = match token.map(|token| token.split_once('/').ok_or_else(invalid_token)) {
             None => None,
             Some(last) => last.map(|(namespace, name)| {
-                Some(NamespacedName {
+                Some(ListKey {
                     namespace: namespace.into(),
                     name: name.into(),
                 })
@@ -39,13 +39,13 @@ impl Call {
         let mut found = Vec::new();
         for list in lists {
             self.check_list(access, &list).await?;
-            let dependency = Dependency::List(Box::new(list.clone()));
+            let dependency = ReadDependency::List(Box::new(list.clone()));
             self.record_read(dependency.clone())?;
             let scope_of = |namespaces: &NamespaceScope| dependency.scope(namespaces);
             let serving = self
                 .wait_synced(&access.cache, &access.api.cluster, scope_of)
                 .await?;
-            let query = Query {
+            let query = ListQuery {
                 namespace: &list.namespace,
                 labels: list.labels.as_ref(),
                 fields: list.fields.as_ref(),
@@ -86,7 +86,7 @@ impl Call {
         // A dependency reports when the list changes, so the account's right to read it is reviewed first.
         self.check_list(access, list).await?;
         // The edge comes before the request: a change while the response is on its way wakes the object.
-        self.record_read(Dependency::List(Box::new(list.clone())))?;
+        self.record_read(ReadDependency::List(Box::new(list.clone())))?;
         let account = self.context.service_account_on(access);
         let page = access.api.writer.list_page(
             account,
@@ -104,7 +104,7 @@ impl Call {
     }
 
     /// Counts the objects that fit into one page, which is no larger than the limit of one call. The first one always fits.
-    fn count_fitting(&self, found: &[(ObjectRef, Arc<Object>)]) -> usize {
+    fn count_fitting(&self, found: &[(ObjectRef, Arc<KubeObject>)]) -> usize {
         let mut bytes = 0;
         let fits = found.iter().take_while(|(_, object)| {
             bytes += object.json.len();

@@ -1,12 +1,12 @@
 //! The log of a container: its newest lines, by the subresource `log` of the pod.
 
-use super::Call;
+use super::PluginCall;
 use crate::{
     client::api::ApiError,
     contract::bindings::{kubernetes::LogOptions, types::Error},
     kube::{key::ObjectRef, selector::is_dns_label},
-    policy::grants::{Access, Verb},
-    sandbox::{capabilities::protection::Usage, services::Services},
+    policy::grants::{Access, GrantVerb},
+    sandbox::{capabilities::protection::ConnectionUsage, services::Services},
 };
 
 /// Maximum number of lines of one read.
@@ -19,7 +19,7 @@ const MAX_LOG_BYTES: usize = 64 << 10;
 /// lines off where it is given a limit of bytes, so that only fewer lines lead to them.
 const FEWER_LINES: u32 = 8;
 
-impl Call {
+impl PluginCall {
     /// Reads the newest lines of a container's log from the API server. It is no dependency: a log wakes nobody.
     pub(super) async fn read_log_tail(
         &mut self,
@@ -27,7 +27,9 @@ impl Call {
         key: &ObjectRef,
         options: &LogOptions,
     ) -> Result<String, Error> {
-        let access = self.access_cluster(services, &key.cluster, Usage::Reads).await?;
+        let access = self
+            .access_cluster(services, &key.cluster, ConnectionUsage::Reads)
+            .await?;
         let account = self.context.service_account_on(&access);
         let mut lines = options.tail_lines;
         let text = loop {
@@ -46,7 +48,7 @@ impl Call {
     /// Checks a request for a log: the permission, the kind and the options.
     pub(super) fn check_log_request(&self, key: &ObjectRef, options: &LogOptions) -> Result<(), Error> {
         self.context.check_grant(&Access::Subresource {
-            verb: Verb::Get,
+            verb: GrantVerb::Get,
             gvk: &key.gvk,
             subresource: "log",
             namespace: &key.namespace,

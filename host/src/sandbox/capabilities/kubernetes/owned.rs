@@ -4,14 +4,14 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use futures::{StreamExt, stream};
 
-use super::Call;
+use super::PluginCall;
 use crate::{
     cluster::ClusterAccess,
     contract::bindings::types::Error,
     effect::writer::{ApiWriter, InventoryRefusal},
     kube::{
         key::{ObjectRef, display_cluster},
-        object::Object,
+        object::KubeObject,
         owned::{MAX_OWNED_OBJECTS, check_takeover, is_owned_by, list_owned},
         scope::Projection,
     },
@@ -21,7 +21,7 @@ use crate::{
 /// Number of owned objects whose existence is checked concurrently when the inventory is full.
 const MAX_CONCURRENT_CHECKS: usize = 8;
 
-impl Call {
+impl PluginCall {
     /// Refuses an owned object on another cluster where nothing would delete it: without a finalizer, the reconciled object
     /// is gone before the host could do so.
     pub(super) fn check_remote_owner(&self, cluster: &str) -> Result<(), Error> {
@@ -53,7 +53,7 @@ impl Call {
         services: &Services,
         access: &ClusterAccess,
         key: &ObjectRef,
-        cached: Option<&Arc<Object>>,
+        cached: Option<&Arc<KubeObject>>,
     ) -> Result<Option<u64>, Error> {
         let Some(target) = &self.context.target else {
             return Err(Error::Denied("no object to write for".into()));

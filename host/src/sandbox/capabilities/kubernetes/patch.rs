@@ -5,14 +5,14 @@ use serde_json::Value;
 use super::names_secrets;
 use crate::{
     contract::bindings::{kubernetes::Preconditions, types::Error},
-    kube::{key::ObjectRef, object::Object, owned::check_patched_mark, secret_view::check_patched_marks},
+    kube::{key::ObjectRef, object::KubeObject, owned::check_patched_mark, secret_view::check_patched_marks},
     sandbox::{
-        capabilities::{Call, http::deny_digest_key},
+        capabilities::{PluginCall, http::deny_digest_key},
         services::ClusterAccess,
     },
 };
 
-impl Call {
+impl PluginCall {
     /// Parses a merge patch of an object, and checks what it may change.
     pub(super) fn check_merge_patch(
         &self,
@@ -134,7 +134,7 @@ pub(super) fn is_applied(patch: &Value, live: &Value) -> bool {
 }
 
 /// Returns whether an object meets preconditions.
-pub(super) fn meets_preconditions(object: &Object, preconditions: &Preconditions) -> bool {
+pub(super) fn meets_preconditions(object: &KubeObject, preconditions: &Preconditions) -> bool {
     let version = object.resource_version.to_string();
     preconditions.uid.as_ref().is_none_or(|uid| **uid == *object.uid)
         && preconditions

@@ -54,12 +54,12 @@ fn copy_field(from: &Value, to: &mut Value, path: &[&str]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kube::{key::Gvk, object::Object};
+    use crate::kube::{key::Gvk, object::KubeObject};
 
     #[test]
     fn metadata_projection_reads_only_metadata() {
         let json = br#"{"metadata":{"name":"x","labels":{"a":"b"}},"spec":{"s":1},"status":{"t":2}}"#;
-        let (_, object) = Object::parse(&Gvk::new("g", "v1", "Thing"), json).expect("an object");
+        let (_, object) = KubeObject::parse(&Gvk::new("g", "v1", "Thing"), json).expect("an object");
         let read = |projection| -> Value {
             serde_json::from_slice(&project_fields(&object.to_value(), &projection)).expect("JSON")
         };

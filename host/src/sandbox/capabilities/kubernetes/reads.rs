@@ -7,22 +7,22 @@
 
 use std::sync::Arc;
 
-use super::Call;
+use super::PluginCall;
 use crate::{
     cache::informer::SyncError,
     contract::bindings::types::Error,
     kube::{
         key::ObjectRef,
-        object::Object,
+        object::KubeObject,
         owned::is_owned,
         scope::{Projection, Scope},
     },
-    policy::grants::{Access, Verb},
+    policy::grants::{Access, GrantVerb},
     sandbox::services::{ClusterAccess, Services},
-    schedule::dependencies::Dependency,
+    schedule::dependencies::ReadDependency,
 };
 
-impl Call {
+impl PluginCall {
     /// Reads one object and records the dependency: of an owned object on the watch of owned objects, else on that of its kind.
     pub(super) async fn read_object(
         &mut self,
@@ -30,7 +30,7 @@ impl Call {
         access: &ClusterAccess,
         key: &ObjectRef,
         projection: Projection,
-    ) -> Result<Option<Arc<Object>>, Error> {
+    ) -> Result<Option<Arc<KubeObject>>, Error> {
         if self.is_known_as_owned(access, key) {
             return self.read_owned(services, key, projection).await;
         }
@@ -60,8 +60,8 @@ impl Call {
         services: &Services,
         key: &ObjectRef,
         projection: Projection,
-    ) -> Result<Option<Arc<Object>>, Error> {
-        let dependency = Dependency::Owned(key.clone(), projection);
+    ) -> Result<Option<Arc<KubeObject>>, Error> {
+        let dependency = ReadDependency::Owned(key.clone(), projection);
         self.get_by_dependency(services, key, projection, dependency)
             .await
     }
@@ -72,10 +72,10 @@ impl Call {
         access: &ClusterAccess,
         key: &ObjectRef,
         projection: Projection,
-    ) -> Dependency {
+    ) -> ReadDependency {
         match self.is_known_as_owned(access, key) {
-            true => Dependency::Owned(key.clone(), projection),
-            false => Dependency::Object(key.clone(), projection),
+            true => ReadDependency::Owned(key.clone(), projection),
+            false => ReadDependency::Object(key.clone(), projection),
         }
     }
 
@@ -84,7 +84,7 @@ impl Call {
     pub fn watch_absent_objects(&mut self) {
         for (scope, keys) in std::mem::take(&mut self.effects.absent) {
             for key in keys {
-                let dependency = Dependency::Object(key, scope.projection);
+                let dependency = ReadDependency::Object(key, scope.projection);
                 // Other calls of the plugin may have taken its watches meanwhile. What is a dependency is watched soon.
                 if self.record_read(dependency.clone()).is_err() {
                     self.effects.reads.push(dependency);
@@ -100,7 +100,8 @@ impl Call {
             keys.remove(key);
             !keys.is_empty()
         });
-        let is_wide = |read: &Dependency| matches!(read, Dependency::Object(object, _) if object == key);
+        let is_wide =
+            |read: &ReadDependency| matches!(read, ReadDependency::Object(object, _) if object == key);
         self.effects.reads.retain(|read| !is_wide(read));
     }
 
@@ -114,7 +115,7 @@ impl Call {
         let owned = access.cache.namespaces.widen(Scope::of_owned(key, projection));
         if informers.serves(&owned) {
             // It may appear before the call ends.
-            self.record_read(Dependency::Owned(key.clone(), projection))?;
+            self.record_read(ReadDependency::Owned(key.clone(), projection))?;
         }
         let wide = access.cache.namespaces.object_scope(key, projection);
         self.effects.absent.entry(wide).or_default().insert(key.clone());
@@ -128,7 +129,8 @@ impl Call {
     /// Returns whether an object is known to have the label of owned objects: the call has written it as such, or it is cached
     /// with it.
     fn is_known_as_owned(&self, access: &ClusterAccess, key: &ObjectRef) -> bool {
-        let is_recorded = |read: &Dependency| matches!(read, Dependency::Owned(owned, _) if owned == key);
+        let is_recorded =
+            |read: &ReadDependency| matches!(read, ReadDependency::Owned(owned, _) if owned == key);
         let cached = access.cache.store.get(key, Projection::Metadata);
         match cached {
             Some(cached) => is_owned(&cached),
@@ -141,7 +143,7 @@ impl Call {
 
     /// Returns whether the plugin may have created an object of this kind and place.
     fn may_create(&self, key: &ObjectRef) -> bool {
-        [Verb::Apply, Verb::Create].into_iter().any(|verb| {
+        [GrantVerb::Apply, GrantVerb::Create].into_iter().any(|verb| {
             let access = Access::Kubernetes {
                 verb,
                 gvk: &key.gvk,

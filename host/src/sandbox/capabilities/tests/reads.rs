@@ -79,7 +79,7 @@ fn build_cluster(live: Live) -> (Arc<Services>, Arc<Mutex<Vec<String>>>) {
     (build_services(kube::Client::new(service, "default")), requests)
 }
 
-async fn get(call: &mut Call) -> bool {
+async fn get(call: &mut PluginCall) -> bool {
     let options = kubernetes::GetOptions {
         live: false,
         projection: kubernetes::Projection::Full,
@@ -135,8 +135,8 @@ async fn absent_object_is_watched_after_the_call_by_who_may_create_it() {
         }
         call.watch_absent_objects();
         let expected = match creates {
-            true => Dependency::Owned(key.clone(), Projection::Full),
-            false => Dependency::Object(key.clone(), Projection::Full),
+            true => ReadDependency::Owned(key.clone(), Projection::Full),
+            false => ReadDependency::Object(key.clone(), Projection::Full),
         };
         assert_eq!(call.effects.reads, std::slice::from_ref(&expected));
         let scopes = services.cache.informers.scopes().into_iter();
@@ -150,9 +150,9 @@ async fn absent_object_is_watched_after_the_call_by_who_may_create_it() {
 async fn absent_objects_count_towards_the_limit_of_watches() {
     let (services, _) = build_cluster(Live::Absent);
     let mut call = build_call(&services, all_permissions(), &all_permissions());
-    let limits = Limits {
+    let limits = PluginLimits {
         watches: 0,
-        ..Limits::default()
+        ..PluginLimits::default()
     };
     call.context.policy = Arc::new(PluginPolicy {
         plugin: call.context.policy.plugin.clone(),

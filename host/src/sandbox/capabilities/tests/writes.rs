@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    cache::store::Source,
+    cache::store::VersionSource,
     kube::selector::{FieldSelector, Selector},
     schedule::dependencies::List,
 };
@@ -25,7 +25,7 @@ async fn written_object_of_a_list_that_was_read_takes_no_watch_of_its_own() {
     let client = kube::Client::new(service, "default");
     let gvk = Gvk::new("", "v1", "ConfigMap");
     let list = |label: &str| {
-        Dependency::List(Box::new(List {
+        ReadDependency::List(Box::new(List {
             gvk: gvk.clone(),
             cluster: "".into(),
             namespace: "a".into(),
@@ -42,11 +42,11 @@ async fn written_object_of_a_list_that_was_read_takes_no_watch_of_its_own() {
             let scope = read.scope(&services.cache.namespaces);
             services.cache.store.open_collection(&scope);
             let json = br#"{"metadata":{"name":"b","namespace":"a","uid":"v","resourceVersion":"6","labels":{"x":"1"}}}"#;
-            let (key, live) = Object::parse(&gvk, json).expect("an object");
+            let (key, live) = KubeObject::parse(&gvk, json).expect("an object");
             services
                 .cache
                 .store
-                .put(&key, live, Projection::Full, Source::Watch);
+                .put(&key, live, Projection::Full, VersionSource::Watch);
             let mut call = build_call(&services, all_permissions(), &all_permissions());
             call.effects.reads.push(read);
             let request = async {
@@ -79,7 +79,7 @@ async fn written_object_of_a_list_that_was_read_takes_no_watch_of_its_own() {
             };
             // One that needs a watch of its own is not synced here.
             let _ = tokio::time::timeout(Duration::from_millis(200), request).await;
-            let own = Dependency::Object(written.clone(), Projection::Full);
+            let own = ReadDependency::Object(written.clone(), Projection::Full);
             assert_eq!(!call.effects.reads.contains(&own), is_covered, "{verb} {label}");
             let has_watch = !services.cache.informers.scopes().is_empty();
             assert_eq!(!has_watch, is_covered, "{verb} {label}");

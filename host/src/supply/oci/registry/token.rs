@@ -6,11 +6,11 @@ use serde::Deserialize;
 
 use super::{
     super::{PullError, auth::RegistryCredential, reference::is_loopback},
-    BodyError, MAX_ERROR_BYTES, MAX_RETRIES, RETRY_BACKOFF, Registry, is_retryable, read_body,
+    BodyError, MAX_ERROR_BYTES, MAX_RETRIES, OciRegistry, RETRY_BACKOFF, is_retryable, read_body,
 };
 use crate::upstream::{Challenge, root_cause};
 
-impl Registry {
+impl OciRegistry {
     /// Answers a challenge: stores the authorization header of the next requests.
     pub(super) async fn answer_challenge(&self, headers: &HeaderMap) -> Result<(), PullError> {
         let value = match (Challenge::parse(headers), &self.credential) {

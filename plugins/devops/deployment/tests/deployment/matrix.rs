@@ -5,7 +5,7 @@ use ostler_sdk::{Next, rfc3339, serde_json::json};
 
 use crate::{
     server::{self, Fate},
-    world::{Fault, HANG_MS, START_MS, Server, World, application},
+    world::{DeploymentFault, DeploymentWorld, FailingServer, HANG_MS, START_MS, application},
 };
 
 /// Reconciles before the failure begins: the last one is after the end of the deployment.
@@ -23,8 +23,8 @@ const MAX_RECONCILES: usize = 2000;
 
 #[derive(Clone, Copy, Debug)]
 struct Cell {
-    server: Server,
-    fault: Fault,
+    server: FailingServer,
+    fault: DeploymentFault,
     step: usize,
     duration: Option<u64>,
     /// Deletes the record two reconciles after the failure has begun.
@@ -33,7 +33,7 @@ struct Cell {
 
 /// What happened in a cell.
 struct Course {
-    world: World,
+    world: DeploymentWorld,
     fault_began_at: u64,
     deleted_at: Option<u64>,
     ended_at: Option<u64>,
@@ -43,8 +43,8 @@ struct Course {
 
 fn run(cell: Cell) -> Course {
     let mut world = match cell.server {
-        Server::Jenkins | Server::Broker => World::new(),
-        Server::Argo => server::start(Fate::Answered).0,
+        FailingServer::Jenkins | FailingServer::Broker => DeploymentWorld::new(),
+        FailingServer::Argo => server::start(Fate::Answered).0,
     };
     world.results = vec![None, None, Some("SUCCESS")];
     world.record["spec"]["timeouts"] = json!({ "buildSeconds": PHASE_SECONDS });
@@ -126,7 +126,7 @@ fn find_broken_promises(cell: Cell, course: &Course) -> Vec<String> {
     );
     check(course.ended_at.is_some(), "it ends");
     // What Argo CD has deployed is never given up.
-    let may_stay = cell.server == Server::Argo && cell.duration.is_none();
+    let may_stay = cell.server == FailingServer::Argo && cell.duration.is_none();
     check(course.cleaned_at.is_some() || may_stay, "it is cleaned up");
     check(
         world.host.object(&application()).is_none(),
@@ -164,7 +164,7 @@ fn find_broken_promises(cell: Cell, course: &Course) -> Vec<String> {
         !is_left || cell.duration.is_none(),
         "its build is stopped when Jenkins is back",
     );
-    if cell.server == Server::Broker {
+    if cell.server == FailingServer::Broker {
         let is_told = world
             .heartbeats()
             .last()
@@ -200,8 +200,8 @@ fn find_broken_promises(cell: Cell, course: &Course) -> Vec<String> {
 fn deployment_keeps_its_promises_whenever_and_however_a_server_fails() {
     let mut count = 0;
     let mut broken = Vec::new();
-    for server in [Server::Jenkins, Server::Broker, Server::Argo] {
-        for fault in Fault::ALL {
+    for server in [FailingServer::Jenkins, FailingServer::Broker, FailingServer::Argo] {
+        for fault in DeploymentFault::ALL {
             for step in STEPS {
                 for duration in DURATIONS {
                     for deletes in [false, true] {

@@ -2,11 +2,11 @@
 
 use ostler_sdk::{Next, gvk, serde_json::json};
 
-use crate::world::{Fault, START_MS, Server, World, application, ingress};
+use crate::world::{DeploymentFault, DeploymentWorld, FailingServer, START_MS, application, ingress};
 
 #[test]
 fn deployment_is_built_synced_and_gets_its_address() {
-    let mut world = World::new();
+    let mut world = DeploymentWorld::new();
     world.run();
     assert_eq!(
         (world.text("/state"), world.text("/phase")),
@@ -27,7 +27,7 @@ fn deployment_is_built_synced_and_gets_its_address() {
 
 #[test]
 fn operation_names_the_deployment_and_inherits_nothing() {
-    let mut world = World::new();
+    let mut world = DeploymentWorld::new();
     let mut live = world.host.object(&application()).expect("is there");
     live["status"]["operationState"] = json!({"phase": "Succeeded", "operation": {"sync": {"dryRun": true}}});
     world.host.put(live);
@@ -54,7 +54,7 @@ fn operation_names_the_deployment_and_inherits_nothing() {
 
 #[test]
 fn operation_has_the_sync_options_of_the_application() {
-    let mut world = World::new();
+    let mut world = DeploymentWorld::new();
     let mut live = world.host.object(&application()).expect("is there");
     live["spec"]["syncPolicy"] = json!({"syncOptions": ["CreateNamespace=true"]});
     world.host.put(live);
@@ -72,7 +72,7 @@ fn operation_has_the_sync_options_of_the_application() {
 
 #[test]
 fn heartbeats_show_each_phase_and_repeat_after_thirty_seconds() {
-    let mut world = World::new();
+    let mut world = DeploymentWorld::new();
     world.results = vec![None; 12];
     world.results.push(Some("SUCCESS"));
     world.run();
@@ -101,7 +101,7 @@ fn heartbeats_show_each_phase_and_repeat_after_thirty_seconds() {
 
 #[test]
 fn broker_that_refuses_delays_neither_the_deployment_nor_its_time_to_live() {
-    let mut world = World::new();
+    let mut world = DeploymentWorld::new();
     world.host.deny("messaging.publish");
     for _ in 0..20 {
         world.reconcile();
@@ -131,7 +131,7 @@ fn broker_that_refuses_delays_neither_the_deployment_nor_its_time_to_live() {
 
 #[test]
 fn record_without_a_broker_sends_no_heartbeat() {
-    let mut world = World::new();
+    let mut world = DeploymentWorld::new();
     world.record["spec"]
         .as_object_mut()
         .expect("a spec")
@@ -143,7 +143,7 @@ fn record_without_a_broker_sends_no_heartbeat() {
 
 #[test]
 fn settings_are_waited_for() {
-    let mut world = World::new();
+    let mut world = DeploymentWorld::new();
     let setting = gvk("devops.ostler.dev", "v1alpha1", "JenkinsSetting").named("team", "shop");
     let object = world.host.object(&setting).expect("is there");
     world.host.remove(&setting);
@@ -167,7 +167,7 @@ fn settings_are_waited_for() {
 
 #[test]
 fn unknown_project_fails_when_its_settings_are_not_there_in_time() {
-    let mut world = World::new();
+    let mut world = DeploymentWorld::new();
     world
         .host
         .remove(&gvk("devops.ostler.dev", "v1alpha1", "JenkinsSetting").named("team", "shop"));
@@ -189,7 +189,7 @@ fn unknown_project_fails_when_its_settings_are_not_there_in_time() {
 
 #[test]
 fn unknown_application_fails_before_a_build() {
-    let mut world = World::new();
+    let mut world = DeploymentWorld::new();
     world.record["spec"]["sync"]["application"] = "x".into();
     world.run();
     assert_eq!(world.text("/state"), "failed");
@@ -204,7 +204,7 @@ fn build_that_does_not_succeed_ends_the_deployment() {
         ("UNSTABLE", "failed"),
         ("ABORTED", "terminated"),
     ] {
-        let mut world = World::new();
+        let mut world = DeploymentWorld::new();
         world.results = vec![None, Some(result)];
         world.run();
         assert_eq!(
@@ -222,7 +222,7 @@ fn build_that_does_not_succeed_ends_the_deployment() {
 
 #[test]
 fn lost_trigger_that_arrived_is_adopted() {
-    let mut world = World::new();
+    let mut world = DeploymentWorld::new();
     world.lose_trigger();
     world.reconcile();
     // `react` counts the request as arrived.
@@ -234,7 +234,7 @@ fn lost_trigger_that_arrived_is_adopted() {
 
 #[test]
 fn lost_trigger_that_did_not_arrive_is_sent_again_after_it_has_settled() {
-    let mut world = World::new();
+    let mut world = DeploymentWorld::new();
     world.lose_trigger();
     world.reconcile();
     assert_eq!(world.reason(), "BuildRequestFailed");
@@ -249,11 +249,11 @@ fn lost_trigger_that_did_not_arrive_is_sent_again_after_it_has_settled() {
 
 #[test]
 fn lost_trigger_settles_from_the_first_answer_and_not_from_the_request() {
-    let mut world = World::new();
+    let mut world = DeploymentWorld::new();
     world.lose_trigger();
     world.reconcile();
     // Jenkins hangs for a minute, and works off the request afterwards.
-    world.set_fault(Some((Server::Jenkins, Fault::HangsBefore)));
+    world.set_fault(Some((FailingServer::Jenkins, DeploymentFault::HangsBefore)));
     world.now += 60_000;
     world.reconcile();
     world.set_fault(None);
@@ -278,7 +278,7 @@ fn refused_trigger_fails_the_deployment() {
         (503, "running"),
         (403, "running"),
     ] {
-        let mut world = World::new();
+        let mut world = DeploymentWorld::new();
         world.refuse_trigger(status);
         world.reconcile();
         assert_eq!(world.text("/state"), state, "HTTP {status}");
@@ -292,7 +292,7 @@ fn refused_trigger_fails_the_deployment() {
 
 #[test]
 fn build_that_takes_too_long_is_stopped() {
-    let mut world = World::new();
+    let mut world = DeploymentWorld::new();
     world.results = vec![None];
     world.record["spec"]["timeouts"] = json!({"buildSeconds": 60});
     world.run();
@@ -308,7 +308,7 @@ fn build_that_takes_too_long_is_stopped() {
 
 #[test]
 fn sync_waits_while_another_operation_runs() {
-    let mut world = World::without_build();
+    let mut world = DeploymentWorld::without_build();
     let mut live = world.host.object(&application()).expect("is there");
     live["operation"] = json!({"sync": {}, "info": [{"name": "ostler-deployment", "value": "another"}]});
     world.host.put(live);
@@ -323,7 +323,7 @@ fn sync_waits_while_another_operation_runs() {
 
 #[test]
 fn sync_that_another_operation_replaced_is_terminated_and_not_repeated() {
-    let mut world = World::without_build();
+    let mut world = DeploymentWorld::without_build();
     world.reconcile();
     let mut live = world.host.object(&application()).expect("is there");
     live["operation"] = json!({"sync": {}, "info": [{"name": "ostler-deployment", "value": "another"}]});
@@ -336,7 +336,7 @@ fn sync_that_another_operation_replaced_is_terminated_and_not_repeated() {
 
 #[test]
 fn sync_that_succeeded_before_another_operation_took_the_slot_is_a_success() {
-    let mut world = World::without_build();
+    let mut world = DeploymentWorld::without_build();
     world.reconcile();
     let mut live = world.host.object(&application()).expect("is there");
     let initiator = live["operation"]["initiatedBy"].clone();
@@ -362,7 +362,7 @@ fn deployment_whose_revision_is_replaced_before_it_is_verified_is_terminated() {
         // The same once more, as another deployment of it does.
         ("c0ffee", "2026-11-22T09:00:00Z", "success"),
     ] {
-        let mut world = World::without_build();
+        let mut world = DeploymentWorld::without_build();
         world.health = "Progressing";
         while world.text("/phase") != "verifying" {
             world.reconcile();
@@ -386,7 +386,7 @@ fn deployment_whose_revision_is_replaced_before_it_is_verified_is_terminated() {
 #[test]
 fn operation_that_was_not_taken_is_removed_with_its_deployment() {
     for is_deleted in [false, true] {
-        let mut world = World::without_build();
+        let mut world = DeploymentWorld::without_build();
         world.record["spec"]["timeouts"] = json!({"syncSeconds": 30});
         // The controller is down: nobody reacts.
         world.reconcile();
@@ -408,7 +408,7 @@ fn operation_that_was_not_taken_is_removed_with_its_deployment() {
 
 #[test]
 fn operation_of_another_deployment_is_not_withdrawn() {
-    let mut world = World::without_build();
+    let mut world = DeploymentWorld::without_build();
     world.reconcile();
     let mut live = world.host.object(&application()).expect("is there");
     let another = json!({"sync": {}, "info": [{"name": "ostler-deployment", "value": "another"}]});
@@ -423,7 +423,7 @@ fn operation_of_another_deployment_is_not_withdrawn() {
 
 #[test]
 fn operation_state_that_nobody_ends_blocks_no_deployment() {
-    let mut world = World::without_build();
+    let mut world = DeploymentWorld::without_build();
     let mut live = world.host.object(&application()).expect("is there");
     // Another user has removed the field of a running operation.
     live["status"]["operationState"] = json!({"phase": "Running", "operation": {"sync": {}}});
@@ -434,7 +434,7 @@ fn operation_state_that_nobody_ends_blocks_no_deployment() {
 
 #[test]
 fn missing_grant_fails_the_deployment_within_its_time() {
-    let mut world = World::new();
+    let mut world = DeploymentWorld::new();
     world.host.deny("kubernetes.patch");
     world.run();
     assert_eq!(world.text("/state"), "failed");
@@ -449,7 +449,7 @@ fn missing_grant_fails_the_deployment_within_its_time() {
 #[test]
 fn failed_sync_fails_the_deployment() {
     for result in ["Failed", "Error"] {
-        let mut world = World::new();
+        let mut world = DeploymentWorld::new();
         world.sync_result = result;
         world.run();
         assert_eq!(
@@ -462,7 +462,7 @@ fn failed_sync_fails_the_deployment() {
 
 #[test]
 fn application_that_stays_degraded_fails_the_deployment_after_its_time() {
-    let mut world = World::new();
+    let mut world = DeploymentWorld::new();
     world.health = "Degraded";
     world.run();
     assert_eq!(
@@ -478,7 +478,7 @@ fn application_that_stays_degraded_fails_the_deployment_after_its_time() {
 
 #[test]
 fn ingress_of_another_user_fails_the_deployment_and_stays() {
-    let mut world = World::new();
+    let mut world = DeploymentWorld::new();
     let foreign = json!({"apiVersion": "devops.ostler.dev/v1alpha1", "kind": "IngressResource",
         "metadata": {"name": "d-1", "namespace": "team", "uid": "u"}, "spec": {}});
     world.host.put(foreign.clone());
@@ -492,7 +492,7 @@ fn ingress_of_another_user_fails_the_deployment_and_stays() {
 
 #[test]
 fn time_to_live_counts_from_the_end_by_the_wall_clock() {
-    let mut world = World::new();
+    let mut world = DeploymentWorld::new();
     world.run();
     let outcome = world.reconcile().expect("no stop").expect("an outcome");
     let end = ostler_sdk::from_rfc3339(&world.text("/completionTime")).expect("a time");
@@ -507,7 +507,7 @@ fn time_to_live_counts_from_the_end_by_the_wall_clock() {
 
 #[test]
 fn deployment_without_time_to_live_stays() {
-    let mut world = World::new();
+    let mut world = DeploymentWorld::new();
     world.record["spec"]["ttlSeconds"] = 0.into();
     world.run();
     assert_eq!(
@@ -518,7 +518,7 @@ fn deployment_without_time_to_live_stays() {
 
 #[test]
 fn clean_up_takes_the_application_before_the_address() {
-    let mut world = World::new();
+    let mut world = DeploymentWorld::new();
     world.run();
     world.now += 10_800_000;
     world.reconcile();
@@ -554,7 +554,7 @@ fn clean_up_takes_the_application_before_the_address() {
 
 #[test]
 fn application_that_another_deployment_needs_is_not_waited_for() {
-    let mut world = World::new();
+    let mut world = DeploymentWorld::new();
     world.run();
     let mut other = world.record.clone();
     other["metadata"] = json!({"name": "d-2", "namespace": "team", "uid": "uid-d-2"});
@@ -568,7 +568,7 @@ fn application_that_another_deployment_needs_is_not_waited_for() {
 
 #[test]
 fn permanent_application_stays_after_the_time_to_live() {
-    let mut world = World::new();
+    let mut world = DeploymentWorld::new();
     let setting = gvk("devops.ostler.dev", "v1alpha1", "ArgoSetting").named("team", "shop");
     let mut object = world.host.object(&setting).expect("is there");
     object["spec"]["applications"][0]["lifetime"] = "Permanent".into();
@@ -584,7 +584,7 @@ fn permanent_application_stays_after_the_time_to_live() {
 
 #[test]
 fn deleted_record_cancels_what_runs_and_cleans_up() {
-    let mut world = World::new();
+    let mut world = DeploymentWorld::new();
     world.results = vec![None];
     for _ in 0..3 {
         world.reconcile();
@@ -608,7 +608,7 @@ fn deleted_record_cancels_what_runs_and_cleans_up() {
 
 #[test]
 fn build_whose_stop_was_answered_by_a_proxy_is_stopped_again() {
-    let mut world = World::new();
+    let mut world = DeploymentWorld::new();
     world.results = vec![None];
     for _ in 0..3 {
         world.reconcile();
@@ -636,7 +636,7 @@ fn build_whose_stop_was_answered_by_a_proxy_is_stopped_again() {
 
 #[test]
 fn deleted_record_terminates_its_running_sync() {
-    let mut world = World::without_build();
+    let mut world = DeploymentWorld::without_build();
     world.reconcile();
     world.react();
     world.reconcile();

@@ -3,13 +3,13 @@
 
 use ostler_sdk::serde_json::json;
 
-use crate::world::{World, application, ingress};
+use crate::world::{DeploymentWorld, application, ingress};
 
 /// Effects of a whole deployment, its clean-up included. A test below fails if there are more.
 const EFFECT_COUNT: usize = 10;
 
-fn deploy(stop_after: Option<usize>) -> World {
-    let mut world = World::new();
+fn deploy(stop_after: Option<usize>) -> DeploymentWorld {
+    let mut world = DeploymentWorld::new();
     world.host.stop_after(stop_after);
     world.run();
     world.now += 10_800_000;
@@ -17,7 +17,7 @@ fn deploy(stop_after: Option<usize>) -> World {
     world
 }
 
-fn assert_deployed_once(world: &World, step: usize) {
+fn assert_deployed_once(world: &DeploymentWorld, step: usize) {
     assert_eq!(
         world.triggers(),
         1,

@@ -5,14 +5,14 @@ use std::{
     rc::Rc,
 };
 
-use argocd_simulator::{Request, Rest};
+use argocd_simulator::{ArgoRequest, Rest};
 use ostler_sdk::{
     Error,
     mock::response,
     serde_json::{Value, from_slice, json},
 };
 
-use crate::world::{World, application};
+use crate::world::{DeploymentWorld, application};
 
 /// Fate of the next request for a sync.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -26,8 +26,8 @@ pub enum Fate {
 const MAX_EFFECTS: usize = 12;
 
 /// A world whose ArgoSetting has a server, and a record without a build and an address.
-pub fn start(fate: Fate) -> (World, Rc<RefCell<Rest>>) {
-    let mut world = World::without_build();
+pub fn start(fate: Fate) -> (DeploymentWorld, Rc<RefCell<Rest>>) {
+    let mut world = DeploymentWorld::without_build();
     world.host.remove(&application());
     world.put_argo_setting(
         json!({"url": "https://argocd.example.com", "tokenRef": {"name": "argo", "key": "token"}}),
@@ -90,7 +90,7 @@ pub fn start(fate: Fate) -> (World, Rc<RefCell<Rest>>) {
 }
 
 fn send(server: &RefCell<Rest>, method: &str, path: &str, body: &Value) -> (u16, Value) {
-    let reply = server.borrow_mut().answer(Request {
+    let reply = server.borrow_mut().answer(ArgoRequest {
         method,
         path,
         content_type: Some("application/json"),
@@ -99,7 +99,7 @@ fn send(server: &RefCell<Rest>, method: &str, path: &str, body: &Value) -> (u16,
     (reply.status, reply.body)
 }
 
-fn assert_synced_once(world: &World, server: &RefCell<Rest>, case: &str) {
+fn assert_synced_once(world: &DeploymentWorld, server: &RefCell<Rest>, case: &str) {
     assert_eq!(
         world.text("/state"),
         "success",

@@ -7,13 +7,13 @@ use std::{
     rc::Rc,
 };
 
-use argocd_simulator::{Request, Rest};
+use argocd_simulator::{ArgoRequest, Rest};
 use devops_deployment::DeploymentRecords;
 use ostler_sdk::{
     Error, Failure, Next, ObjectRef, Outcome,
     bindings::ostler::plugin::http::Response,
     gvk,
-    mock::{Host, response},
+    mock::{MockHost, response},
     serde_json::{Value, from_slice, json},
 };
 
@@ -27,7 +27,7 @@ const QUEUE: &str = "/queue/api/json?tree=items[id,cancelled,why,actions[paramet
 
 /// A server whose failure a deployment has to survive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Server {
+pub enum FailingServer {
     Jenkins,
     Broker,
     /// An Argo CD that is reached by its API.
@@ -36,7 +36,7 @@ pub enum Server {
 
 /// A way in which a server fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum DeploymentFault {
     /// Nothing listens.
     Down,
     /// Requests do not arrive, and end by their timeout.
@@ -55,7 +55,7 @@ pub enum Fault {
     Garbage,
 }
 
-impl Fault {
+impl DeploymentFault {
     pub const ALL: [Self; 9] = [
         Self::Down,
         Self::HangsBefore,
@@ -103,8 +103,8 @@ impl Fault {
 }
 
 /// The record and its surroundings.
-pub struct World {
-    pub host: Host,
+pub struct DeploymentWorld {
+    pub host: MockHost,
     pub record: Value,
     pub now: u64,
     /// Number of builds that Jenkins has.
@@ -119,9 +119,9 @@ pub struct World {
     /// Number of builds that were stopped.
     pub stopped: usize,
     /// The server that fails.
-    pub fault: Option<(Server, Fault)>,
+    pub fault: Option<(FailingServer, DeploymentFault)>,
     /// The failure of Argo CD, as far as it is reached by its API.
-    pub argo_fault: Rc<Cell<Option<Fault>>>,
+    pub argo_fault: Rc<Cell<Option<DeploymentFault>>>,
     /// Times of the heartbeats.
     pub heartbeat_times: Vec<u64>,
     /// An Argo CD that is reached by its API.
@@ -158,9 +158,9 @@ pub fn ingress() -> ObjectRef {
     gvk("devops.ostler.dev", "v1alpha1", "IngressResource").named("team", "d-1")
 }
 
-impl World {
+impl DeploymentWorld {
     pub fn new() -> Self {
-        let host = Host::new();
+        let host = MockHost::new();
         host.set_response_headers(&[("x-jenkins", "2.579")]);
         host.put(ready_object(
             "JenkinsSetting",
@@ -260,7 +260,7 @@ impl World {
     /// Sets the answer of Jenkins to a request, unless it fails.
     fn answer(&self, method: &str, path: &str, answer: Response) {
         let answer = match self.fault {
-            Some((Server::Jenkins, fault)) => {
+            Some((FailingServer::Jenkins, fault)) => {
                 self.host.set_response_headers(&[]);
                 fault.answer()
             }
@@ -273,13 +273,13 @@ impl World {
     }
 
     /// Makes a server fail from now on; none for all that work.
-    pub fn set_fault(&mut self, fault: Option<(Server, Fault)>) {
+    pub fn set_fault(&mut self, fault: Option<(FailingServer, DeploymentFault)>) {
         self.fault = fault;
-        let argo = fault.filter(|(server, _)| *server == Server::Argo);
+        let argo = fault.filter(|(server, _)| *server == FailingServer::Argo);
         self.argo_fault.set(argo.map(|(_, fault)| fault));
         self.answer_jenkins();
         let error = match fault {
-            Some((Server::Broker, fault)) => Some(fault.broker_error()),
+            Some((FailingServer::Broker, fault)) => Some(fault.broker_error()),
             _ => None,
         };
         self.host.fail("messaging.publish", error);
@@ -351,7 +351,7 @@ impl World {
         let stopped = new.iter().filter(|r| is_stop(r)).count();
         self.requests_seen = requests.len();
         let arrives = match self.fault {
-            Some((Server::Jenkins, fault)) => fault.is_after(),
+            Some((FailingServer::Jenkins, fault)) => fault.is_after(),
             _ => true,
         };
         if arrives && triggered + stopped > 0 {
@@ -414,7 +414,7 @@ impl World {
         };
         server.time = ostler_sdk::rfc3339(self.now / 1000);
         if self.is_ended() {
-            server.answer(Request {
+            server.answer(ArgoRequest {
                 method: "DELETE",
                 path: "/api/v1/applications/web?project=shop",
                 content_type: Some("application/json"),

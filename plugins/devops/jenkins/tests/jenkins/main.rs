@@ -3,13 +3,13 @@
 mod world;
 
 use devops_simulators::{
-    Answer,
+    FaultAction,
     git::GIT_PASSWORD,
     jenkins::{JENKINS_TOKEN, Jenkins},
 };
 use ostler_sdk::serde_json::{Value, json};
 use ostler_sdk::{Condition, ConditionStatus, Next, Resolution, gvk};
-use world::{DEFINITION, SECRETS, World};
+use world::{DEFINITION, JenkinsWorld, SECRETS};
 
 const FOLDER: &str = "<com.cloudbees.hudson.plugins.folder.Folder/>";
 const FOREIGN_JOB: &str = "<flow-definition><description>by hand</description></flow-definition>";
@@ -37,7 +37,7 @@ fn script(jenkins: &Jenkins, path: &str) -> String {
 
 #[test]
 fn pipelines_of_all_environments_and_credentials_are_created() {
-    let mut world = World::new();
+    let mut world = JenkinsWorld::new();
     let outcome = world.succeed();
     assert_eq!(outcome.next, Next::Poll(Some(300_000)));
     for (kind, reason) in [
@@ -135,7 +135,7 @@ fn pipelines_of_all_environments_and_credentials_are_created() {
 
 #[test]
 fn secrets_are_in_no_request_or_status_of_the_component() {
-    let mut world = World::new();
+    let mut world = JenkinsWorld::new();
     world.succeed();
     let sent = world.host.sent();
     let bodies = sent.iter().filter_map(|request| request.body.as_deref());
@@ -150,7 +150,7 @@ fn secrets_are_in_no_request_or_status_of_the_component() {
 
 #[test]
 fn unchanged_commit_is_one_request_to_git_and_no_write() {
-    let mut world = World::new();
+    let mut world = JenkinsWorld::new();
     world.succeed();
     world.git.forget();
     world.jenkins.forget();
@@ -163,7 +163,7 @@ fn unchanged_commit_is_one_request_to_git_and_no_write() {
 
 #[test]
 fn new_commit_changes_and_deletes_pipelines() {
-    let mut world = World::new();
+    let mut world = JenkinsWorld::new();
     world.succeed();
     let changed = format!(
         "{}- name: nightly\n  stages: [{{name: A, steps: [b]}}]\n",
@@ -190,7 +190,7 @@ fn new_commit_changes_and_deletes_pipelines() {
 
 #[test]
 fn drift_in_jenkins_is_corrected_and_builds_are_kept() {
-    let mut world = World::new();
+    let mut world = JenkinsWorld::new();
     world.succeed();
     let path = "shop/alpha/build";
     let written = world.jenkins.config(path).expect("a pipeline");
@@ -225,7 +225,7 @@ fn foreign_items_stop_the_reconcile_before_the_first_write() {
         (&[("shop", FOLDER)][..], "shop exists"),
         (&[("shop", FOREIGN_JOB)], "shop exists"),
     ] {
-        let mut world = World::new();
+        let mut world = JenkinsWorld::new();
         for (path, config) in paths {
             world.jenkins.set_config(path, config);
         }
@@ -238,7 +238,7 @@ fn foreign_items_stop_the_reconcile_before_the_first_write() {
         assert_eq!(world.jenkins.items().len(), paths.len(), "still there");
     }
     for (path, config) in [("shop/alpha", FOLDER), ("shop/alpha/build", FOREIGN_JOB)] {
-        let mut world = World::new();
+        let mut world = JenkinsWorld::new();
         world.succeed();
         world.jenkins.delete_item(path);
         world.jenkins.set_config(path, config);
@@ -251,7 +251,7 @@ fn foreign_items_stop_the_reconcile_before_the_first_write() {
 
 #[test]
 fn mark_of_another_setting_is_foreign() {
-    let mut world = World::new();
+    let mut world = JenkinsWorld::new();
     world.succeed();
     world.setting["metadata"]["uid"] = "u-2".into();
     world.fail("ItemExists");
@@ -261,7 +261,7 @@ fn mark_of_another_setting_is_foreign() {
 
 #[test]
 fn rotated_secret_is_written_once_and_foreign_credentials_stay() {
-    let mut world = World::new();
+    let mut world = JenkinsWorld::new();
     world.succeed();
     world.jenkins.forget();
     world.host.secret("registry", "k", "another digest");
@@ -296,13 +296,13 @@ fn rotated_secret_is_written_once_and_foreign_credentials_stay() {
 
 #[test]
 fn cleanup_deletes_everything_that_is_ours() {
-    let mut world = World::new();
+    let mut world = JenkinsWorld::new();
     world.succeed();
     assert_eq!(world.cleanup().expect("is cleaned up").next, Next::AwaitChange);
     assert!(world.jenkins.items().is_empty() && world.jenkins.credentials("shop").is_empty());
     world.cleanup().expect("again");
 
-    let mut world = World::new();
+    let mut world = JenkinsWorld::new();
     world.succeed();
     world.jenkins.set_config("shop/alpha/by-hand", FOREIGN_JOB);
     world.cleanup().expect("is cleaned up");
@@ -318,7 +318,7 @@ fn cleanup_deletes_everything_that_is_ours() {
 
 #[test]
 fn removed_environment_is_deleted_unless_others_use_it() {
-    let mut world = World::new();
+    let mut world = JenkinsWorld::new();
     world.succeed();
     world.setting["spec"]["environments"] = json!(["alpha"]);
     world.succeed();
@@ -345,11 +345,11 @@ fn lost_responses_and_errors_leave_one_of_each() {
         "createCredentials$",
     ] {
         for fault in [
-            Answer::DropAnswer,
-            Answer::Drop,
-            Answer::Status(500, "<html>".into()),
+            FaultAction::DropAnswer,
+            FaultAction::Drop,
+            FaultAction::Status(500, "<html>".into()),
         ] {
-            let mut world = World::new();
+            let mut world = JenkinsWorld::new();
             world.jenkins.faults().fail_next(1, "POST", path, fault.clone());
             let failure = world.reconcile().expect_err("fails");
             let reasons = ["JenkinsUnreachable", "JenkinsFailed"];
@@ -373,11 +373,11 @@ fn lost_responses_and_errors_leave_one_of_each() {
 
 #[test]
 fn cleanup_after_a_first_write_without_a_response_deletes_it() {
-    let mut world = World::new();
+    let mut world = JenkinsWorld::new();
     world
         .jenkins
         .faults()
-        .fail_next(1, "POST", "^/createItem", Answer::DropAnswer);
+        .fail_next(1, "POST", "^/createItem", FaultAction::DropAnswer);
     world.fail("JenkinsUnreachable");
     assert_eq!(world.jenkins.items(), ["shop"]);
     world.cleanup().expect("is cleaned up");
@@ -386,7 +386,7 @@ fn cleanup_after_a_first_write_without_a_response_deletes_it() {
 
 #[test]
 fn problems_of_the_definition_leave_jenkins_as_it_is() {
-    let mut world = World::new();
+    let mut world = JenkinsWorld::new();
     world.succeed();
     let items = world.jenkins.items();
     for (files, reason, valid) in [
@@ -427,7 +427,7 @@ fn problems_of_the_definition_leave_jenkins_as_it_is() {
 
 #[test]
 fn tag_is_a_revision() {
-    let mut world = World::new();
+    let mut world = JenkinsWorld::new();
     let commit = world
         .git
         .commit("app", "main", &[("ci/devops.yaml", "pipelines: []\n")]);
@@ -441,7 +441,7 @@ fn tag_is_a_revision() {
 
 #[test]
 fn server_without_filters_is_named_with_the_remedy() {
-    let mut world = World::new();
+    let mut world = JenkinsWorld::new();
     world.git.set_config("app", "uploadpack.allowFilter", "false");
     let failure = world.fail("FilterNotSupported");
     assert!(
@@ -453,7 +453,7 @@ fn server_without_filters_is_named_with_the_remedy() {
 
 #[test]
 fn refused_token_is_not_authenticated() {
-    let mut world = World::new();
+    let mut world = JenkinsWorld::new();
     world.jenkins.set_token("another");
     let failure = world.fail("AuthenticationFailed");
     assert_eq!(
@@ -464,7 +464,7 @@ fn refused_token_is_not_authenticated() {
 
 #[test]
 fn another_server_is_claimed_anew_and_the_former_is_left() {
-    let mut world = World::new();
+    let mut world = JenkinsWorld::new();
     world.succeed();
     world.setting["spec"]["url"] = "https://other.example.com".into();
     world.cleanup().expect("is cleaned up");
@@ -487,16 +487,16 @@ fn invalid_specs_and_suspended_objects_send_nothing() {
             "GitCredentialsNotReady",
         ),
     ] {
-        let mut world = World::new();
+        let mut world = JenkinsWorld::new();
         world.setting["spec"][field] = value;
         world.fail(reason);
         assert!(world.host.requests().is_empty(), "{field}");
     }
-    let mut world = World::new();
+    let mut world = JenkinsWorld::new();
     world.setting["spec"]["suspend"] = true.into();
     let outcome = world
         .host
-        .reconcile(&devops_jenkins::Settings, &world.setting)
+        .reconcile(&devops_jenkins::SettingsReconciler, &world.setting)
         .expect("is suspended");
     assert_eq!(condition(&outcome.conditions, "Ready").1, "Suspended");
     assert!(world.host.requests().is_empty() && world.host.writes().is_empty());
@@ -514,7 +514,7 @@ fn invalid_specs_and_suspended_objects_send_nothing() {
             "SecretNotFound",
         ),
     ] {
-        let mut world = World::new();
+        let mut world = JenkinsWorld::new();
         world.setting["spec"]["credentials"] = json!([credential]);
         world.fail(reason);
     }

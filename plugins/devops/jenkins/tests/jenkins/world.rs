@@ -1,12 +1,12 @@
 //! A Jenkins simulator and a real git server, to which the in-memory host of the SDK sends the requests of a reconcile.
 
-use devops_jenkins::Settings;
+use devops_jenkins::SettingsReconciler;
 use devops_simulators::{
     git::{GIT_PASSWORD, GIT_USER, GitServer},
     jenkins::{JENKINS_TOKEN, JENKINS_USER, Jenkins},
 };
 use ostler_sdk::bindings::ostler::plugin::http::Request;
-use ostler_sdk::mock::{Host, response};
+use ostler_sdk::mock::{MockHost, response};
 use ostler_sdk::serde_json::{Value, from_slice, json};
 use ostler_sdk::{Encoding, Error, Failure, Outcome, SecretSource};
 use tokio::runtime::Runtime;
@@ -20,15 +20,15 @@ pub const DEFINITION: &str = "pipelines:\n- name: build\n  description: Builds <
     steps: [\"make 'test'\"]\n";
 
 /// The servers, the host, and the object with its last status.
-pub struct World {
+pub struct JenkinsWorld {
     pub jenkins: Jenkins,
     pub git: GitServer,
-    pub host: Host,
+    pub host: MockHost,
     pub setting: Value,
     runtime: Runtime,
 }
 
-impl World {
+impl JenkinsWorld {
     pub fn new() -> Self {
         let runtime = Runtime::new().expect("a runtime");
         let (jenkins, git) =
@@ -36,7 +36,7 @@ impl World {
         git.create_repository("app");
         git.commit("app", "main", &[("ci/devops.yaml", DEFINITION), ("README", "x")]);
         let repository = git.repository_url("app");
-        let host = Host::new();
+        let host = MockHost::new();
         host.put(json!({
             "apiVersion": "devops.ostler.dev/v1alpha1", "kind": "GitCredentials",
             "metadata": { "name": "app", "namespace": "shop" },
@@ -74,7 +74,7 @@ impl World {
     pub fn reconcile(&mut self) -> Result<Outcome, Failure> {
         let _entered = self.runtime.enter();
         let checkpoints = self.host.checkpoints().len();
-        let result = self.host.reconcile(&Settings, &self.setting);
+        let result = self.host.reconcile(&SettingsReconciler, &self.setting);
         for fields in &self.host.checkpoints()[checkpoints..] {
             for (name, value) in fields.as_object().expect("fields") {
                 self.setting["status"][name] = value.clone();
@@ -98,7 +98,7 @@ impl World {
     }
 
     pub fn cleanup(&self) -> Result<Outcome, Failure> {
-        self.host.cleanup(&Settings, &self.setting)
+        self.host.cleanup(&SettingsReconciler, &self.setting)
     }
 
     /// The requests to Jenkins that are no reads.

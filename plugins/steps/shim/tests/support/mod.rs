@@ -10,7 +10,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use steps_protocol::{Directory, FetchConfig, InputSource, ProcessConfig, Report, RunConfig, ServeConfig};
+use steps_protocol::{
+    ContainerReport, Directory, FetchConfig, InputSource, ProcessConfig, RunConfig, ServeConfig,
+};
 
 /// Key of the artifacts.
 pub const KEY: &str = "0123456789abcdef0123456789abcdef";
@@ -24,9 +26,9 @@ pub struct Pod {
 }
 
 /// A process that ends with the test.
-pub struct Running(pub Child);
+pub struct ShimProcess(pub Child);
 
-impl Drop for Running {
+impl Drop for ShimProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -82,19 +84,19 @@ impl Pod {
     }
 
     /// Runs the entry point to its end.
-    pub fn run(&self, config: &RunConfig) -> (Output, Report) {
+    pub fn run(&self, config: &RunConfig) -> (Output, ContainerReport) {
         let output = command("run", config).output().expect("runs");
         (output, self.report())
     }
 
     /// The termination message.
-    pub fn report(&self) -> Report {
+    pub fn report(&self) -> ContainerReport {
         let text = fs::read_to_string(self.path("message")).expect("a termination message");
-        Report::decode(&text).unwrap_or_else(|| panic!("a report: {text}"))
+        ContainerReport::decode(&text).unwrap_or_else(|| panic!("a report: {text}"))
     }
 
     /// Starts the streamer at a free port of loopback.
-    pub fn serve(&self, step: &str) -> (Running, SocketAddr) {
+    pub fn serve(&self, step: &str) -> (ShimProcess, SocketAddr) {
         let config = ServeConfig {
             step: step.into(),
             outputs: vec!["out".into()],
@@ -117,7 +119,7 @@ impl Pod {
             .next()
             .expect("an address");
         (
-            Running(child),
+            ShimProcess(child),
             address.parse().unwrap_or_else(|_| panic!("an address: {line}")),
         )
     }
@@ -145,7 +147,7 @@ impl Pod {
 }
 
 /// A source of the input `in`.
-pub fn source(step: &str, address: SocketAddr, report: &Report) -> InputSource {
+pub fn source(step: &str, address: SocketAddr, report: &ContainerReport) -> InputSource {
     let artifact = &report.artifacts[0];
     InputSource {
         name: "in".into(),

@@ -14,15 +14,15 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use self::{
-    load::Shape,
-    server::{Counters, Server},
+    load::LoadShape,
+    server::{SimulatorCounters, SimulatorServer},
 };
-use super::{Stage, report_requests};
+use super::{SceneStage, report_requests};
 use crate::{
     api::{Cluster, requests_since},
     observer::Observer,
-    report::{Report, print_progress},
-    subject::{Running, Subject},
+    report::{SubjectReport, print_progress},
+    subject::{BenchSubject, RunningSubject},
 };
 
 /// API path of the pack's namespace.
@@ -44,15 +44,20 @@ fn collection_path(plural: &str) -> String {
 }
 
 /// Runs one subject with this number of pipelines.
-pub async fn run(stage: &Stage, subject: Subject, pipelines: usize, window: Duration) -> Result<()> {
-    let report = Report {
+pub async fn run(
+    stage: &SceneStage,
+    subject: BenchSubject,
+    pipelines: usize,
+    window: Duration,
+) -> Result<()> {
+    let report = SubjectReport {
         bench: "concourse",
         subject,
     };
-    let shape = Shape::for_pipelines(pipelines);
+    let shape = LoadShape::for_pipelines(pipelines);
     match subject {
-        Subject::Ostler => measure_pack(stage, report, shape, window).await,
-        Subject::Original => {
+        BenchSubject::Ostler => measure_pack(stage, report, shape, window).await,
+        BenchSubject::Original => {
             report_original(report, shape);
             Ok(())
         }
@@ -61,7 +66,7 @@ pub async fn run(stage: &Stage, subject: Subject, pipelines: usize, window: Dura
 }
 
 /// Reports the computed requests of the original.
-fn report_original(report: Report<'_>, shape: Shape) {
+fn report_original(report: SubjectReport<'_>, shape: LoadShape) {
     const UNIT: &str = "requests/min, computed";
     let load = load::original_load(shape);
     report.report_value("requests_per_minute", load::sum_requests(&load), UNIT);
@@ -73,19 +78,25 @@ fn report_original(report: Report<'_>, shape: Shape) {
     report.report_note(&format!("computed, not run: {}", load::format_sum(&load)));
 }
 
-async fn measure_pack(stage: &Stage, report: Report<'_>, shape: Shape, window: Duration) -> Result<()> {
+async fn measure_pack(
+    stage: &SceneStage,
+    report: SubjectReport<'_>,
+    shape: LoadShape,
+    window: Duration,
+) -> Result<()> {
     let cluster = &stage.cluster;
     let crds = stage.programs.crds.as_deref().context("--crds is not given")?;
     install_crds(cluster, crds).await?;
     let simulator = stage.programs.simulator.as_deref();
-    let server = Server::start(simulator.context("--simulator is not given")?, &stage.folder).await?;
+    let server =
+        SimulatorServer::start(simulator.context("--simulator is not given")?, &stage.folder).await?;
     let watched = start_observers(cluster, shape).await?;
     create_objects(cluster, shape, server.url()).await?;
 
     let before = cluster.count_requests_of(&COUNTED_RESOURCES).await?;
     print_progress(format!("from nothing to {} objects", shape.object_count()));
     let started = Instant::now();
-    let mut running = Running::start_pack(stage).await?;
+    let mut running = RunningSubject::start_pack(stage).await?;
     for (kind, observer, wanted) in &watched {
         while !observer.wait_count(*wanted, Duration::from_secs(2)).await? {
             print_progress(format!("{} of {wanted} {kind}", observer.count()));
@@ -155,7 +166,7 @@ async fn measure_pack(stage: &Stage, report: Report<'_>, shape: Shape, window: D
 }
 
 /// Reports the requests to Concourse per minute.
-fn report_rates(report: Report<'_>, counters: &Counters, minutes: f64) {
+fn report_rates(report: SubjectReport<'_>, counters: &SimulatorCounters, minutes: f64) {
     let value = |metric: &str, n: u64| report.report_value(metric, n as f64 / minutes, "requests/min");
     value("requests_per_minute", counters.total_requests());
     value("writes_per_minute", counters.writes);
@@ -165,7 +176,7 @@ fn report_rates(report: Report<'_>, counters: &Counters, minutes: f64) {
 }
 
 /// Sums the requests by the kind of the object they belong to.
-fn by_kind(counters: &Counters) -> BTreeMap<&'static str, u64> {
+fn by_kind(counters: &SimulatorCounters) -> BTreeMap<&'static str, u64> {
     let mut by_kind: BTreeMap<_, u64> = load::LOADED_KINDS.iter().map(|kind| (*kind, 0)).collect();
     for (route, n) in &counters.routes {
         *by_kind.entry(load::kind_of(route)).or_default() += n;
@@ -192,7 +203,10 @@ async fn install_crds(cluster: &Cluster, crds: &Path) -> Result<()> {
         .await
 }
 
-async fn start_observers(cluster: &Cluster, shape: Shape) -> Result<Vec<(&'static str, Observer, usize)>> {
+async fn start_observers(
+    cluster: &Cluster,
+    shape: LoadShape,
+) -> Result<Vec<(&'static str, Observer, usize)>> {
     let mut all = Vec::new();
     for (kind, wanted) in shape.kind_counts() {
         let path = collection_path(kind);
@@ -206,7 +220,7 @@ async fn start_observers(cluster: &Cluster, shape: Shape) -> Result<Vec<(&'stati
 }
 
 /// Creates all objects before the operator starts.
-async fn create_objects(cluster: &Cluster, shape: Shape, url: &str) -> Result<()> {
+async fn create_objects(cluster: &Cluster, shape: LoadShape, url: &str) -> Result<()> {
     cluster
         .create("/api/v1/namespaces/bench/secrets", &objects::build_secret())
         .await?;

@@ -6,20 +6,20 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
-use super::{Stage, report_requests};
+use super::{SceneStage, report_requests};
 use crate::{
     api::{config_maps_path, requests_since, samples_path},
-    observer::{Object, Observer},
-    report::{Report, print_progress},
-    subject::{Running, Subject},
+    observer::{ObservedObject, Observer},
+    report::{SubjectReport, print_progress},
+    subject::{BenchSubject, RunningSubject},
     work,
 };
 
 /// Runs one subject with `n` objects.
-pub async fn run(stage: &Stage, subject: Subject, n: usize, rounds: usize) -> Result<()> {
+pub async fn run(stage: &SceneStage, subject: BenchSubject, n: usize, rounds: usize) -> Result<()> {
     let report = stage
         .bench_name("converge")
-        .map(|bench| Report { bench, subject });
+        .map(|bench| SubjectReport { bench, subject });
     let creating = (0..n).map(|i| work::build_sample(&work::object_name("a", i), None));
     stage
         .cluster
@@ -31,16 +31,16 @@ pub async fn run(stage: &Stage, subject: Subject, n: usize, rounds: usize) -> Re
         return measure_raw(stage, subject).await;
     }
     let before = stage.cluster.count_requests().await?;
-    let observer = Observer::start(&stage.cluster, &samples_path(), Object::is_ready).await?;
+    let observer = Observer::start(&stage.cluster, &samples_path(), ObservedObject::is_ready).await?;
     let started = Instant::now();
     print_progress(format!("{}: converging {n}", subject.name()));
-    let mut running = Running::start(stage, subject, None).await?;
+    let mut running = RunningSubject::start(stage, subject, None).await?;
     if !wait_reached(&observer, n, stage.limit).await? {
         running.process.check_running()?;
         let done = observer.count();
         let note = format!("{done} of {n} objects in {} s", stage.limit.as_secs());
         for bench in &stage.benches {
-            Report { bench, subject }.report_note(&note);
+            SubjectReport { bench, subject }.report_note(&note);
         }
         return running.process.terminate().await;
     }
@@ -61,8 +61,8 @@ pub async fn run(stage: &Stage, subject: Subject, n: usize, rounds: usize) -> Re
         let Some(bench) = stage.bench_name(kind) else {
             continue;
         };
-        let report = Report { bench, subject };
-        if subject == Subject::Kopf {
+        let report = SubjectReport { bench, subject };
+        if subject == BenchSubject::Kopf {
             report.report_note(match kind {
                 "noop" => "has no way to reconcile everything again",
                 _ => "has no way to wake the readers of an object",
@@ -96,13 +96,13 @@ async fn wait_reached(observer: &Observer, n: usize, limit: Duration) -> Result<
 
 /// Measures the writes of an operator by a bare client: those that make objects Ready, and those after a change of what all
 /// objects read.
-async fn measure_raw(stage: &Stage, subject: Subject) -> Result<()> {
+async fn measure_raw(stage: &SceneStage, subject: BenchSubject) -> Result<()> {
     let list = async |path: &str| -> Result<Vec<Value>> {
         let list = stage.cluster.get(path).await?;
         Ok(list["items"].as_array().cloned().unwrap_or_default())
     };
     let there = &list(&samples_path()).await?;
-    let (workers, apply) = (stage.workers as usize, subject == Subject::RawApply);
+    let (workers, apply) = (stage.workers as usize, subject == BenchSubject::RawApply);
     for kind in ["converge", "fanout"] {
         // An operator has them in its cache.
         let children = &list(&config_maps_path()).await?;
@@ -114,7 +114,7 @@ async fn measure_raw(stage: &Stage, subject: Subject) -> Result<()> {
         };
         let requests = requests_since(&before, &stage.cluster.count_requests().await?);
         if let Some(bench) = stage.bench_name(kind) {
-            let report = Report { bench, subject };
+            let report = SubjectReport { bench, subject };
             report.report_value("throughput", there.len() as f64 / took, "objects/s");
             report_requests(report, &requests);
         }
@@ -124,9 +124,9 @@ async fn measure_raw(stage: &Stage, subject: Subject) -> Result<()> {
 
 /// Measures reconciles without changes.
 async fn measure_noop(
-    stage: &Stage,
-    running: &mut Running,
-    report: Report<'_>,
+    stage: &SceneStage,
+    running: &mut RunningSubject,
+    report: SubjectReport<'_>,
     n: usize,
     rounds: usize,
 ) -> Result<()> {
@@ -171,7 +171,12 @@ async fn measure_noop(
 }
 
 /// Measures a change of an object that `n` objects read.
-async fn measure_fanout(stage: &Stage, running: &mut Running, report: Report<'_>, n: usize) -> Result<()> {
+async fn measure_fanout(
+    stage: &SceneStage,
+    running: &mut RunningSubject,
+    report: SubjectReport<'_>,
+    n: usize,
+) -> Result<()> {
     let cluster = &stage.cluster;
     let shared = config_maps_path();
     cluster.create(&shared, &work::build_shared("before")).await?;

@@ -9,11 +9,11 @@ use std::{
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::Stage;
+use super::SceneStage;
 use crate::{
-    process::Process,
-    report::{Report, print_progress},
-    subject::{Running, Subject},
+    process::SubjectProcess,
+    report::{SubjectReport, print_progress},
+    subject::{BenchSubject, RunningSubject},
 };
 
 /// Name of the plugin in its component. That of a copy is as long, so that it can take its place.
@@ -33,7 +33,7 @@ struct TotalUsage {
 }
 
 impl TotalUsage {
-    fn read(processes: &[&Process]) -> Result<Self> {
+    fn read(processes: &[&SubjectProcess]) -> Result<Self> {
         let mut sum = Self::default();
         for process in processes {
             sum.pss += process.read_pss()?;
@@ -44,7 +44,7 @@ impl TotalUsage {
 }
 
 /// Measures each subject with each number of plugins or operators.
-pub async fn run(stage: &Stage, subjects: &[Subject], steps: &[usize]) -> Result<()> {
+pub async fn run(stage: &SceneStage, subjects: &[BenchSubject], steps: &[usize]) -> Result<()> {
     let largest = steps.iter().copied().max().unwrap_or_default();
     let crd = include_str!("../../../crd.yaml");
     for number in 0..largest {
@@ -60,12 +60,12 @@ pub async fn run(stage: &Stage, subjects: &[Subject], steps: &[usize]) -> Result
             let running = start_all(stage, subject, step).await?;
             // A measurement takes as long as it takes: nothing happens that could be awaited.
             tokio::time::sleep(SETTLE_TIME).await;
-            let processes: Vec<&Process> = running.iter().map(|running| &running.process).collect();
+            let processes: Vec<&SubjectProcess> = running.iter().map(|running| &running.process).collect();
             let before = TotalUsage::read(&processes)?;
             tokio::time::sleep(REST_TIME).await;
             let after = TotalUsage::read(&processes)?;
             for bench in &stage.benches {
-                let report = Report { bench, subject };
+                let report = SubjectReport { bench, subject };
                 report.report_value(&format!("pss_{step}"), after.pss, "bytes");
                 let per_hour = (after.cpu_seconds - before.cpu_seconds) * 3600.0 / REST_TIME.as_secs_f64();
                 report.report_value(&format!("cpu_per_hour_{step}"), per_hour, "s");
@@ -79,18 +79,18 @@ pub async fn run(stage: &Stage, subjects: &[Subject], steps: &[usize]) -> Result
 }
 
 /// Starts one host with this number of plugins, or this number of operators.
-async fn start_all(stage: &Stage, subject: Subject, count: usize) -> Result<Vec<Running>> {
-    if subject == Subject::Ostler {
+async fn start_all(stage: &SceneStage, subject: BenchSubject, count: usize) -> Result<Vec<RunningSubject>> {
+    if subject == BenchSubject::Ostler {
         let component = stage.programs.require_component()?;
         let folder = stage.folder.join(format!("density-{count}"));
         let (components, grants) = write_copies(component, &folder, count)?;
         return Ok(vec![
-            Running::start_plugins(stage, &folder, &components, &grants).await?,
+            RunningSubject::start_plugins(stage, &folder, &components, &grants).await?,
         ]);
     }
     let mut running = Vec::new();
     for number in 0..count {
-        running.push(Running::start_beside(stage, subject, number).await?);
+        running.push(RunningSubject::start_beside(stage, subject, number).await?);
     }
     Ok(running)
 }

@@ -5,34 +5,34 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use rustix::process::Signal;
 
-use super::Stage;
+use super::SceneStage;
 use crate::{
     api::samples_path,
-    observer::{Object, Observer},
-    report::{Report, print_progress},
-    subject::{Running, Subject},
+    observer::{ObservedObject, Observer},
+    report::{SubjectReport, print_progress},
+    subject::{BenchSubject, RunningSubject},
     work,
 };
 
 /// Measures the time without a reconcile.
-pub async fn run(stage: &Stage, subject: Subject) -> Result<()> {
+pub async fn run(stage: &SceneStage, subject: BenchSubject) -> Result<()> {
     let bench = "failover";
-    let report = Report { bench, subject };
+    let report = SubjectReport { bench, subject };
     match subject {
-        Subject::Ostler | Subject::ControllerRuntime => {}
-        Subject::KubeRs => {
+        BenchSubject::Ostler | BenchSubject::ControllerRuntime => {}
+        BenchSubject::KubeRs => {
             report.report_note("has no leader election");
             return Ok(());
         }
-        Subject::Kopf => {
+        BenchSubject::Kopf => {
             report.report_note("has peering, where replicas pause for each other by priority, and no Lease");
             return Ok(());
         }
         _ => return Ok(()),
     }
-    let first = Running::start(stage, subject, Some("-1")).await?;
+    let first = RunningSubject::start(stage, subject, Some("-1")).await?;
     wait_reconciled(stage, "begin").await?;
-    let second = Running::start(stage, subject, Some("-2")).await?;
+    let second = RunningSubject::start(stage, subject, Some("-2")).await?;
     second.process.wait_idle(stage.limit).await?;
 
     print_progress(format!("{}: the leader ends", subject.name()));
@@ -42,7 +42,7 @@ pub async fn run(stage: &Stage, subject: Subject) -> Result<()> {
     report.report_value("graceful_s", (at - began).as_secs_f64(), "s");
     first.process.terminate().await?;
 
-    let third = Running::start(stage, subject, Some("-3")).await?;
+    let third = RunningSubject::start(stage, subject, Some("-3")).await?;
     third.process.wait_idle(stage.limit).await?;
     print_progress(format!("{}: the leader is killed", subject.name()));
     let began = Instant::now();
@@ -54,9 +54,9 @@ pub async fn run(stage: &Stage, subject: Subject) -> Result<()> {
 }
 
 /// Creates an object and returns when it is Ready.
-async fn wait_reconciled(stage: &Stage, name: &str) -> Result<Instant> {
+async fn wait_reconciled(stage: &SceneStage, name: &str) -> Result<Instant> {
     let wanted = name.to_owned();
-    let observer = Observer::start(&stage.cluster, &samples_path(), move |o: &Object| {
+    let observer = Observer::start(&stage.cluster, &samples_path(), move |o: &ObservedObject| {
         o.metadata.name == wanted && o.is_ready()
     })
     .await?;

@@ -3,25 +3,25 @@
 use anyhow::{Result, bail};
 use tokio::process::Command;
 
-use super::Stage;
+use super::SceneStage;
 use crate::{
     api::{config_maps_path, samples_path},
-    observer::{Object, Observer},
-    process::Usage,
-    report::{Report, print_progress},
-    subject::{Running, Subject},
+    observer::{ObservedObject, Observer},
+    process::ResourceUsage,
+    report::{SubjectReport, print_progress},
+    subject::{BenchSubject, RunningSubject},
     work,
 };
 
 /// Measures each subject at each number of objects.
-pub async fn run(stage: &Stage, subjects: &[Subject], steps: &[usize]) -> Result<()> {
+pub async fn run(stage: &SceneStage, subjects: &[BenchSubject], steps: &[usize]) -> Result<()> {
     let cluster = &stage.cluster;
     cluster
         .create(&config_maps_path(), &work::build_shared("there"))
         .await?;
     let padding = work::ballast_padding(cluster).await?;
     let mut there = 0;
-    let mut empty: Vec<(Subject, Usage)> = Vec::new();
+    let mut empty: Vec<(BenchSubject, ResourceUsage)> = Vec::new();
     for &step in [0].iter().chain(steps) {
         let making = (there..step).map(|i| work::build_ballast(i, padding));
         let progress = |done| print_progress(format!("{} objects created", there + done));
@@ -30,9 +30,9 @@ pub async fn run(stage: &Stage, subjects: &[Subject], steps: &[usize]) -> Result
         for &subject in subjects {
             let base = empty.iter().find(|(s, _)| *s == subject).map(|(_, usage)| *usage);
             match subject {
-                Subject::Raw | Subject::RawApply => {}
-                Subject::Kopf if step == 0 => {}
-                Subject::Kopf => {
+                BenchSubject::Raw | BenchSubject::RawApply => {}
+                BenchSubject::Kopf if step == 0 => {}
+                BenchSubject::Kopf => {
                     report_note_to_all(stage, subject, "keeps no cache: it reads from the API server")
                 }
                 _ => {
@@ -61,16 +61,20 @@ pub async fn run(stage: &Stage, subjects: &[Subject], steps: &[usize]) -> Result
 }
 
 /// Runs an operator until its cache is complete. Returns `None` at the timeout.
-async fn measure_cached(stage: &Stage, subject: Subject, step: usize) -> Result<Option<(Usage, Running)>> {
+async fn measure_cached(
+    stage: &SceneStage,
+    subject: BenchSubject,
+    step: usize,
+) -> Result<Option<(ResourceUsage, RunningSubject)>> {
     let name = format!("{}-{step}", subject.name());
     let wanted = name.clone();
-    let observer = Observer::start(&stage.cluster, &samples_path(), move |o: &Object| {
+    let observer = Observer::start(&stage.cluster, &samples_path(), move |o: &ObservedObject| {
         o.metadata.name == wanted && o.is_ready()
     })
     .await?;
     let sample = work::build_sample(&name, Some(work::SHARED_CONFIG_MAP));
     stage.cluster.create(&samples_path(), &sample).await?;
-    let running = Running::start(stage, subject, None).await?;
+    let running = RunningSubject::start(stage, subject, None).await?;
     if !observer.wait_count(1, stage.limit).await? {
         running.process.terminate().await?;
         return Ok(None);
@@ -80,17 +84,17 @@ async fn measure_cached(stage: &Stage, subject: Subject, step: usize) -> Result<
 }
 
 async fn report_memory(
-    stage: &Stage,
-    running: &Running,
-    subject: Subject,
+    stage: &SceneStage,
+    running: &RunningSubject,
+    subject: BenchSubject,
     step: usize,
     last: bool,
-    empty: Usage,
-    usage: Usage,
+    empty: ResourceUsage,
+    usage: ResourceUsage,
 ) -> Result<()> {
     let per_object = usage.rss.saturating_sub(empty.rss) / step as u64;
     if let Some(bench) = stage.bench_name("growth") {
-        let report = Report { bench, subject };
+        let report = SubjectReport { bench, subject };
         let thousands = step / 1000;
         report.report_value(&format!("rss_{thousands}k"), usage.rss, "bytes");
         report.report_value(&format!("rss_peak_{thousands}k"), usage.rss_peak, "bytes");
@@ -101,7 +105,7 @@ async fn report_memory(
         }
     }
     if let Some(bench) = stage.bench_name("cache").filter(|_| last) {
-        let report = Report { bench, subject };
+        let report = SubjectReport { bench, subject };
         report.report_value("bytes_per_object", per_object, "bytes");
         report.report_value("rss_peak", usage.rss_peak, "bytes");
         report.report_value("cpu_seconds", usage.cpu_seconds, "s");
@@ -116,7 +120,7 @@ async fn report_memory(
 }
 
 /// Measures the allocations of Ostler's store per object, in a process of its own.
-async fn measure_store(stage: &Stage, objects: usize) -> Result<Option<i64>> {
+async fn measure_store(stage: &SceneStage, objects: usize) -> Result<Option<i64>> {
     let Some(program) = &stage.programs.store else {
         return Ok(None);
     };
@@ -131,8 +135,8 @@ async fn measure_store(stage: &Stage, objects: usize) -> Result<Option<i64>> {
     Ok(Some(String::from_utf8(output.stdout)?.trim().parse()?))
 }
 
-fn report_note_to_all(stage: &Stage, subject: Subject, note: &str) {
+fn report_note_to_all(stage: &SceneStage, subject: BenchSubject, note: &str) {
     for bench in &stage.benches {
-        Report { bench, subject }.report_note(note);
+        SubjectReport { bench, subject }.report_note(note);
     }
 }

@@ -8,13 +8,13 @@ use devops_simulators::{
     git::{GIT_PASSWORD, GIT_USER, GitServer},
     jenkins::{JENKINS_TOKEN, JENKINS_USER, Jenkins},
 };
-use dns_simulators::{Cloudflare, GoDaddy, Simulator};
+use dns_simulators::{Cloudflare, DnsSimulator, GoDaddy};
 use ostler::testing::key::{Gvk, ObjectRef};
 use ostler_test_harness::{
     Lab, find_condition,
     gateway::{Gateway, ServerFault},
     powerdns::{POWERDNS_KEY, PowerDns},
-    registry::{REGISTRY_PASSWORD, REGISTRY_USER, Registry},
+    registry::{REGISTRY_PASSWORD, REGISTRY_USER, RegistryProcess},
     scenario,
 };
 use serde_json::{Value, json};
@@ -120,26 +120,26 @@ impl Target {
 
 /// The servers themselves.
 struct AllServers {
-    registry: Registry,
+    registry: RegistryProcess,
     git: GitServer,
     jenkins: Jenkins,
     argo: Argo,
     powerdns: PowerDns,
-    cloudflare: Simulator<Cloudflare>,
-    godaddy: Simulator<GoDaddy>,
+    cloudflare: DnsSimulator<Cloudflare>,
+    godaddy: DnsSimulator<GoDaddy>,
 }
 
 impl AllServers {
     /// Starts them, with something that belongs to others, and a gateway for each.
     async fn start() -> (Self, Vec<Target>) {
         let servers = Self {
-            registry: Registry::start_private(),
+            registry: RegistryProcess::start_private(),
             git: GitServer::start_private().await,
             jenkins: Jenkins::start().await,
             argo: Argo::start().await,
             powerdns: PowerDns::start().await,
-            cloudflare: Simulator::start_cloudflare(ZONE, CLOUDFLARE_TOKEN).await,
-            godaddy: Simulator::start_godaddy(ZONE, GODADDY_KEYS).await,
+            cloudflare: DnsSimulator::start_cloudflare(ZONE, CLOUDFLARE_TOKEN).await,
+            godaddy: DnsSimulator::start_godaddy(ZONE, GODADDY_KEYS).await,
         };
         servers.git.create_repository("app");
         servers.git.commit("app", "main", &[("devops.yaml", DEFINITION)]);

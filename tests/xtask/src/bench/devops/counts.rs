@@ -4,21 +4,21 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 
-use crate::demo::stage::Stage;
+use crate::demo::stage::DemoStage;
 
 /// Requests by what they were sent to.
-pub type Counts = BTreeMap<String, f64>;
+pub type TargetCounts = BTreeMap<String, f64>;
 
 /// The counters of the host.
-pub struct Snapshot {
+pub struct CounterSnapshot {
     pub reconciles: u64,
-    pub requests: Counts,
+    pub requests: TargetCounts,
     pub cpu_seconds: f64,
 }
 
-impl Snapshot {
+impl CounterSnapshot {
     /// Reads them.
-    pub fn read(stage: &Stage) -> Result<Self> {
+    pub fn read(stage: &DemoStage) -> Result<Self> {
         let metrics = stage.metrics()?;
         Ok(Self {
             reconciles: count_reconciles(&metrics),
@@ -29,8 +29,8 @@ impl Snapshot {
 }
 
 /// Sums the requests of the host in its metrics: to the API server by method, and to each upstream.
-fn count_requests(metrics: &str) -> Counts {
-    let mut counts = Counts::new();
+fn count_requests(metrics: &str) -> TargetCounts {
+    let mut counts = TargetCounts::new();
     for line in metrics.lines() {
         let Some((series, value)) = line.rsplit_once(' ') else {
             continue;
@@ -78,12 +78,12 @@ fn sum_series(metrics: &str, is_counted: impl Fn(&str) -> bool) -> u64 {
 }
 
 /// Sums the writes of all objects to the API server.
-pub fn count_writes(stage: &Stage) -> Result<u64> {
+pub fn count_writes(stage: &DemoStage) -> Result<u64> {
     Ok(stage.objects()?.iter().map(|object| object.api_writes).sum())
 }
 
 /// The requests between two snapshots.
-pub fn subtract(now: &Counts, before: &Counts) -> Counts {
+pub fn subtract(now: &TargetCounts, before: &TargetCounts) -> TargetCounts {
     let since = now.iter().map(|(name, n)| {
         let earlier = before.get(name).copied().unwrap_or(0.0);
         (name.clone(), (n - earlier).max(0.0))
@@ -103,7 +103,7 @@ mod tests {
         let counts = count_requests(metrics);
         assert_eq!(
             counts,
-            Counts::from([("API PATCH".into(), 4.0), ("upstream ns/git".into(), 2.0)])
+            TargetCounts::from([("API PATCH".into(), 4.0), ("upstream ns/git".into(), 2.0)])
         );
         assert_eq!(subtract(&counts, &counts)["API PATCH"], 0.0);
     }

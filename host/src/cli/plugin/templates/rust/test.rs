@@ -6,19 +6,19 @@ use <<crate>>::{<<kind>>Spec, reconcile};
 <<with finalizer>>
 use <<crate>>::{<<kind>>Reconciler, <<kind>>Spec};
 <<end>>
-use ostler_sdk::{Condition, crd, gvk, mock::Host, serde_json::json};
+use ostler_sdk::{Condition, crd, gvk, mock::MockHost, serde_json::json};
 <<with messages>>
 <<without finalizer>>
 use <<crate>>::{<<kind>>Spec, handle, reconcile};
 <<with finalizer>>
 use <<crate>>::{<<kind>>Reconciler, <<kind>>Spec, handle};
 <<end>>
-use ostler_sdk::{Condition, Delivery, Disposition, crd, gvk, mock::Host, serde_json::json};
+use ostler_sdk::{Condition, Delivery, Disposition, crd, gvk, mock::MockHost, serde_json::json};
 <<end>>
 
 #[test]
 fn message_is_written_to_a_config_map() {
-    let host = Host::new();
+    let host = MockHost::new();
     let object = json!({
         "metadata": { "name": "a", "namespace": "b" },
         "spec": { "message": "Hello" },
@@ -44,7 +44,7 @@ fn message_is_written_to_a_config_map() {
 
 #[test]
 fn cleanup_deletes_the_config_map() {
-    let host = Host::new();
+    let host = MockHost::new();
     let object = json!({
         "metadata": { "name": "a", "namespace": "b" },
         "spec": { "message": "Hello" },
@@ -63,7 +63,7 @@ fn cleanup_deletes_the_config_map() {
 <<with messages>>
 #[test]
 fn message_creates_its_object_once() {
-    let host = Host::new();
+    let host = MockHost::new();
     let body = json!({ "name": "a", "message": "Hello" }).to_string();
     for _ in 0..2 {
         let delivery = Delivery::new("requests", body.clone().into_bytes());

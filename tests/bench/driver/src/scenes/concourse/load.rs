@@ -10,7 +10,7 @@ pub const LONG_EVERY: usize = 10;
 
 /// Number of objects.
 #[derive(Clone, Copy)]
-pub struct Shape {
+pub struct LoadShape {
     /// Pipelines of one team.
     pub pipelines: usize,
     /// Jobs in all of them.
@@ -21,7 +21,7 @@ pub struct Shape {
     pub running: usize,
 }
 
-impl Shape {
+impl LoadShape {
     /// Returns the shape for a number of pipelines with ten jobs each and four builds per job.
     pub fn for_pipelines(pipelines: usize) -> Self {
         let jobs = pipelines * JOBS_PER_PIPELINE;
@@ -91,7 +91,7 @@ impl Load {
 /// Returns the requests of concourse-operator in the steady state, computed from its code. It is a lower bound: it
 /// leaves out what depends on the situation, the seventh request of some pipelines and the logins (one for each child
 /// whenever the status of the Instance changes).
-pub fn original_load(shape: Shape) -> [Load; 5] {
+pub fn original_load(shape: LoadShape) -> [Load; 5] {
     let load = |kind, what, number, reads, writes, seconds| Load {
         kind,
         what,
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn full_size_has_2000_builds() {
-        let shape = Shape::for_pipelines(50);
+        let shape = LoadShape::for_pipelines(50);
         assert_eq!((shape.jobs, shape.builds, shape.running), (500, 2000, 20));
         assert_eq!(shape.each_build().count(), shape.builds);
         assert_eq!(
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn original_load_is_summed() {
-        let load = original_load(Shape::for_pipelines(50));
+        let load = original_load(LoadShape::for_pipelines(50));
         assert!((sum_requests(&load) - (1.2 + 0.2 + 60.0 + 1000.0 + 80.0)).abs() < 1e-9);
         assert!((sum_writes(&load) - (0.2 + 20.0 + 500.0)).abs() < 1e-9);
         assert_eq!(

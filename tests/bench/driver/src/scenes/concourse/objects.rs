@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::load::{LONG_EVERY, Shape};
+use super::load::{LONG_EVERY, LoadShape};
 use crate::api::BENCH_NAMESPACE;
 
 /// User of the simulator.
@@ -44,8 +44,8 @@ pub fn build_team() -> Value {
 }
 
 /// Builds a Pipeline. In one of ten the first job has long builds.
-pub fn build_pipeline(p: usize, shape: Shape) -> Value {
-    let jobs: Vec<_> = Shape::jobs_of_one()
+pub fn build_pipeline(p: usize, shape: LoadShape) -> Value {
+    let jobs: Vec<_> = LoadShape::jobs_of_one()
         .map(|j| {
             // The simulator's clock takes one step for each second.
             let run = if has_long_builds(p, j) {
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn number_of_long_builds_is_that_of_the_shape() {
         for pipelines in [1, 5, 50] {
-            let shape = Shape::for_pipelines(pipelines);
+            let shape = LoadShape::for_pipelines(pipelines);
             let names = shape.each_build().map(|(p, j, b)| build_build(p, j, b));
             let long = names.filter(|o| is_long(o["metadata"]["name"].as_str().unwrap_or_default()));
             assert_eq!(long.count(), shape.running);

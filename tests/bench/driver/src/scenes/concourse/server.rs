@@ -6,13 +6,13 @@ use anyhow::{Context, Result};
 use serde::Deserialize;
 use tokio::process::Command;
 
-use crate::process::Process;
+use crate::process::SubjectProcess;
 
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Counters of requests.
 #[derive(Deserialize)]
-pub struct Counters {
+pub struct SimulatorCounters {
     reads: u64,
     /// Writes, without logins.
     pub writes: u64,
@@ -24,7 +24,7 @@ pub struct Counters {
     pub routes: BTreeMap<String, u64>,
 }
 
-impl Counters {
+impl SimulatorCounters {
     /// Returns the number of all requests.
     pub fn total_requests(&self) -> u64 {
         self.reads + self.writes + self.logins
@@ -32,13 +32,13 @@ impl Counters {
 }
 
 /// A running simulator.
-pub struct Server {
-    process: Process,
+pub struct SimulatorServer {
+    process: SubjectProcess,
     url: String,
     http: reqwest::Client,
 }
 
-impl Server {
+impl SimulatorServer {
     /// Starts a simulator.
     pub async fn start(program: &Path, folder: &Path) -> Result<Self> {
         let url_file = folder.join("concourse.url");
@@ -46,7 +46,8 @@ impl Server {
         let _ = std::fs::remove_file(&url_file);
         let mut command = Command::new(program);
         command.arg("--url-file").arg(&url_file);
-        let mut process = Process::spawn("concourse-simulator", command, &folder.join("concourse.log"))?;
+        let mut process =
+            SubjectProcess::spawn("concourse-simulator", command, &folder.join("concourse.log"))?;
         let wait = async {
             loop {
                 match std::fs::read_to_string(&url_file) {
@@ -76,7 +77,7 @@ impl Server {
     }
 
     /// Fetches the counters since the last reset.
-    pub async fn fetch_counters(&self) -> Result<Counters> {
+    pub async fn fetch_counters(&self) -> Result<SimulatorCounters> {
         let answer = self.http.get(self.counters_url()).send().await?;
         Ok(answer.error_for_status()?.json().await?)
     }
