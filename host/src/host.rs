@@ -209,6 +209,21 @@ const MIN_SWEEP_INTERVAL: Duration = Duration::from_millis(10);
 const DISCOVERY_BACKOFF: Backoff =
     Backoff::new(Duration::from_secs(1), Duration::from_secs(30)).with_jitter(50);
 
+/// Builds the work queue and the dependency graph. The host writes the status of Upstreams and Clusters itself while their
+/// dependants use them.
+fn build_dispatcher(
+    settings: &HostSettings,
+    namespaces: &NamespaceScope,
+    memory: &MemoryBudget,
+) -> Arc<Dispatcher> {
+    let queue = Queue::new(settings.backoff);
+    let dispatcher = Dispatcher::new(queue, namespaces.clone())
+        .with_capacity(max_reconciles(memory))
+        .wake_on_recovery_only(upstream::upstream_gvk())
+        .wake_on_recovery_only(cluster::cluster_gvk());
+    Arc::new(dispatcher)
+}
+
 /// Builds the services that calls and controllers share: cache, queue, API client, upstream clients and recordings.
 fn build_services(
     client: kube::Client,
@@ -228,17 +243,11 @@ fn build_services(
         .with_metrics(metrics.rest_client(), &settings.api_server)
         .with_fence(fence.clone());
     let store = Arc::new(Store::default());
-    let queue = Queue::new(settings.backoff);
     let namespaces = NamespaceScope::new(&settings.namespaces);
-    // The host writes the status of Upstreams itself while their dependants use them.
     let memory = Arc::new(MemoryBudget::new(
         settings.memory_budget.unwrap_or_else(default_memory_budget),
     ));
-    let dispatcher = Dispatcher::new(queue, namespaces.clone())
-        .with_capacity(max_reconciles(&memory))
-        .wake_on_recovery_only(upstream::upstream_gvk())
-        .wake_on_recovery_only(cluster::cluster_gvk());
-    let dispatcher = Arc::new(dispatcher);
+    let dispatcher = build_dispatcher(settings, &namespaces, &memory);
     let stats = Arc::new(ReconcileStats::new(store.clone()));
     let streams = build_streams(&fence, &dispatcher);
     let connection_users = Arc::new(ConnectionUsers::new([

@@ -18,6 +18,7 @@ pub mod wasi;
 
 use std::time::Duration;
 
+pub(crate) use self::replayer::ReplayProgress;
 pub use self::{
     difference::Difference,
     follow::{FollowEvent, FollowKind, FollowStream},

@@ -17,7 +17,7 @@ use crate::{
     },
     policy::grants::Grants,
     recording::{
-        CallMode, ReplayStop, Replayer,
+        CallMode, ReplayProgress, ReplayStop, Replayer,
         codec::Recordable,
         comparison::list_changes,
         format::Recording,
@@ -55,6 +55,33 @@ enum ReplayInput {
     Handle(Box<Delivery>),
 }
 
+impl ReplayInput {
+    fn from_recording(recording: &Recording) -> Result<Self, String> {
+        let request = recording.request.clone();
+        let malformed = |e| format!("request: {e}");
+        Ok(match &*recording.function {
+            "handle" => Self::Handle(Box::new(Delivery::from_recorded(request).map_err(malformed)?)),
+            function => Self::Reconcile {
+                request: Request::from_recorded(request).map_err(malformed)?,
+                deleting: function == "cleanup",
+            },
+        })
+    }
+}
+
+/// Adds the recorded calls that the component did not make.
+fn add_missing_calls(progress: &mut ReplayProgress, recording: &Recording) {
+    for (i, call) in recording.calls.iter().enumerate().skip(progress.next) {
+        let missing = Difference::Missing {
+            call: i + 1,
+            function: call.function.clone(),
+        };
+        if progress.add_difference(missing).is_err() {
+            break;
+        }
+    }
+}
+
 /// Checks that a recording is complete. A replay of an incomplete one would report differences that do not exist.
 fn check_complete(recording: &Recording) -> Result<(), String> {
     let name = &recording.metadata.name;
@@ -85,15 +112,7 @@ pub async fn replay(
     recording: Arc<Recording>,
 ) -> Result<Replayed, String> {
     check_complete(&recording)?;
-    let request = recording.request.clone();
-    let malformed = |e| format!("request: {e}");
-    let call_input = match &*recording.function {
-        "handle" => ReplayInput::Handle(Box::new(Delivery::from_recorded(request).map_err(malformed)?)),
-        function => ReplayInput::Reconcile {
-            request: Request::from_recorded(request).map_err(malformed)?,
-            deleting: function == "cleanup",
-        },
-    };
+    let call_input = ReplayInput::from_recording(&recording)?;
     let config = Vec::<u8>::from_recorded(recording.config.clone()).map_err(|e| format!("config: {e}"))?;
     let name = &recording.plugin.name;
     let policy = PluginPolicy {
@@ -136,15 +155,7 @@ pub async fn replay(
         && recording.end.get("trap").is_none();
     if let Some(end) = &end {
         if progress.stop.is_none() {
-            for (i, call) in recording.calls.iter().enumerate().skip(calls) {
-                let missing = Difference::Missing {
-                    call: i + 1,
-                    function: call.function.clone(),
-                };
-                if progress.add_difference(missing).is_err() {
-                    break;
-                }
-            }
+            add_missing_calls(&mut progress, &recording);
         }
         let changes = list_changes(&recording.end, end);
         if !changes.is_empty() {
@@ -158,12 +169,10 @@ pub async fn replay(
         ended: match (&end, &answer) {
             (None, _) => "diverged".into(),
             (Some(_), Some(CallEnd::Trap(trap))) => trap.to_string(),
-            (Some(end), _) => match end {
-                RecordedValue::Record(fields) => {
-                    fields.first().map(|(word, _)| word.clone()).unwrap_or_default()
-                }
-                _ => String::new(),
-            },
+            (Some(RecordedValue::Record(fields)), _) => {
+                fields.first().map(|(word, _)| word.clone()).unwrap_or_default()
+            }
+            (Some(_), _) => String::new(),
         },
         differences: std::mem::take(&mut progress.differences),
         trapped,

@@ -22,7 +22,7 @@ use crate::{
         },
         telemetry::DroppedLines,
     },
-    plugin::{self, LoadState},
+    plugin::{self, LoadState, PluginRegistry},
     reconcile::stats::ReconcileStats,
     sandbox::services::Services,
     schedule::queue::{LaneState, Priority},
@@ -277,12 +277,27 @@ fn register_limits(r: &mut Registry, registry: &plugin::PluginRegistry) {
 
 /// Metrics of the host itself.
 fn register_state(registry: &mut Registry, scraped: &Scraped<'_>) {
-    let r = registry;
     let services = scraped.services;
+    register_lease(registry, scraped);
+    register_memory(registry, services);
+    register_streams(registry, &services.upstreams.streams);
+    register_subscriptions(registry, &services.upstreams.subscriptions);
+    register_limits(registry, scraped.registry);
+    register_watches(registry, scraped);
+    register_objects(registry, scraped.stats);
+    register_upstreams(registry, &services.upstreams.clients);
+    register_dropped(registry, services);
+    register_components(registry, scraped.registry);
+    let invalid = definitions::GRANTS_FILE_INVALID.register(registry, Gauge::<i64>::default());
+    invalid.set(i64::from(scraped.registry.grants_error().is_some()));
+}
+
+/// The state of this process in the leader election.
+fn register_lease(r: &mut Registry, scraped: &Scraped<'_>) {
     let leads = definitions::LEADER_STATUS.register(r, Gauges::<i64>::default());
     let rereads = definitions::LEASE_REREADS.register(r, Family::<MetricLabels, Counter>::default());
     if let Some(name) = scraped.lease {
-        let fence = &services.fence;
+        let fence = &scraped.services.fence;
         leads
             .get_or_create(&definitions::LEADER_STATUS.with_values([name.clone()]))
             .set(i64::from(fence.term().is_some()));
@@ -290,18 +305,16 @@ fn register_state(registry: &mut Registry, scraped: &Scraped<'_>) {
             .get_or_create(&definitions::LEASE_REREADS.with_values([name.clone()]))
             .inc_by(fence.rereads());
     }
+}
+
+/// Sizes of the cache, and the memory of calls.
+fn register_memory(r: &mut Registry, services: &Services) {
     let size = services.cache.store.size();
-    definitions::CACHE_OBJECTS
-        .register(r, Gauge::<i64>::default())
-        .set(to_signed(size.objects));
-    definitions::CACHE_BYTES
-        .register(r, Gauge::<i64>::default())
-        .set(to_signed(size.bytes));
-    definitions::CACHE_INDEXES
-        .register(r, Gauge::<i64>::default())
-        .set(to_signed(size.indexes));
     let budget = &services.memory;
     for (definition, value) in [
+        (definitions::CACHE_OBJECTS, size.objects),
+        (definitions::CACHE_BYTES, size.bytes),
+        (definitions::CACHE_INDEXES, size.indexes),
         (definitions::MEMORY_BUDGET_BYTES, budget.total()),
         (definitions::MEMORY_BUDGET_USED, budget.used()),
         (definitions::MEMORY_BUDGET_WAITING, budget.waiting()),
@@ -310,38 +323,46 @@ fn register_state(registry: &mut Registry, scraped: &Scraped<'_>) {
             .register(r, Gauge::<i64>::default())
             .set(to_signed(value));
     }
-    register_streams(r, &services.upstreams.streams);
-    register_subscriptions(r, &services.upstreams.subscriptions);
-    register_limits(r, scraped.registry);
+}
+
+fn register_watches(r: &mut Registry, scraped: &Scraped<'_>) {
     let watches = definitions::WATCHES.register(r, Gauges::<i64>::default());
+    let watches_in =
+        |state: &'static str| watches.get_or_create_owned(&definitions::WATCHES.with_values([state.into()]));
     for state in ["synced", "listing", "narrowed", "failing"] {
-        watches
-            .get_or_create(&definitions::WATCHES.with_values([state.into()]))
-            .set(0);
+        watches_in(state).set(0);
     }
-    for (scope, synced) in services.list_watches() {
-        let state = find_watch_state(&scope, &synced, services, scraped.registry);
-        watches
-            .get_or_create(&definitions::WATCHES.with_values([state.into()]))
-            .inc();
+    for (scope, synced) in scraped.services.list_watches() {
+        watches_in(find_watch_state(
+            &scope,
+            &synced,
+            scraped.services,
+            scraped.registry,
+        ))
+        .inc();
     }
+}
+
+/// Objects that plugins reconcile.
+fn register_objects(r: &mut Registry, stats: &ReconcileStats) {
     let by_kind = definitions::RECONCILED_OBJECTS.register(r, Gauges::<i64>::default());
-    for (gvk, counts) in scraped.stats.count_by_kind() {
+    for (gvk, counts) in stats.count_by_kind() {
         let kind: Arc<str> = gvk.to_string().into();
         for (ready, n) in [("true", counts.ready), ("false", counts.total - counts.ready)] {
             let labels = definitions::RECONCILED_OBJECTS.with_values([kind.clone(), ready.into()]);
             by_kind.get_or_create(&labels).set(to_signed(n));
         }
     }
-    register_upstreams(r, &services.upstreams.clients);
+}
+
+/// Events and log lines that were dropped.
+fn register_dropped(r: &mut Registry, services: &Services) {
     let dropped = definitions::EVENTS_DROPPED.register(r, Family::<MetricLabels, Counter>::default());
     for (why, n) in services.api.recorder.dropped() {
         dropped
             .get_or_create(&definitions::EVENTS_DROPPED.with_values([why.into()]))
             .inc_by(n);
     }
-    let invalid = definitions::GRANTS_FILE_INVALID.register(r, Gauge::<i64>::default());
-    invalid.set(i64::from(scraped.registry.grants_error().is_some()));
     if let Some(lines) = DroppedLines::of_process() {
         let dropped = definitions::LOG_LINES_DROPPED.register(r, Family::<MetricLabels, Counter>::default());
         for (source, n) in lines.counts() {
@@ -350,27 +371,32 @@ fn register_state(registry: &mut Registry, scraped: &Scraped<'_>) {
                 .inc_by(n);
         }
     }
+}
+
+/// Loads, rollbacks and the serving builds of components.
+fn register_components(r: &mut Registry, registry: &PluginRegistry) {
     let loads = definitions::COMPONENT_LOADS.register(r, Family::<MetricLabels, Counter>::default());
     let info = definitions::COMPONENT_INFO.register(r, Gauges::<i64>::default());
     let taken_back = definitions::COMPONENT_ROLLBACKS.register(r, Family::<MetricLabels, Counter>::default());
-    for report in scraped.registry.reports() {
+    let serves = |plugin: &Arc<str>, version: String, digest: String| {
+        let values = [plugin.clone(), version.into(), digest.into()];
+        info.get_or_create(&definitions::COMPONENT_INFO.with_values(values))
+            .set(1);
+    };
+    for report in registry.reports() {
         let plugin: Arc<str> = report.name.into();
         taken_back
             .get_or_create(&definitions::COMPONENT_ROLLBACKS.with_values([plugin.clone()]))
             .inc_by(report.rolled_back);
         if let Some(canary) = report.canary.filter(|c| c.state == LoadState::Serving) {
-            let values = [plugin.clone(), canary.version.into(), canary.digest.into()];
-            let labels = definitions::COMPONENT_INFO.with_values(values);
-            info.get_or_create(&labels).set(1);
+            serves(&plugin, canary.version, canary.digest);
         }
         for (result, n) in [("served", report.served), ("refused", report.refused)] {
             let labels = definitions::COMPONENT_LOADS.with_values([plugin.clone(), result.into()]);
             loads.get_or_create(&labels).inc_by(n);
         }
         if !report.digest.is_empty() {
-            let values = [plugin, report.version.into(), report.digest.into()];
-            let labels = definitions::COMPONENT_INFO.with_values(values);
-            info.get_or_create(&labels).set(1);
+            serves(&plugin, report.version, report.digest);
         }
     }
 }

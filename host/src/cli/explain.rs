@@ -104,6 +104,40 @@ impl ExplainedState {
 
 /// The explanation as text, the most important facts first.
 fn format_explanation(explanation: &ObjectExplanation) -> String {
+    let section_of = |title: &str, rows: Vec<Vec<comfy_table::Cell>>| match &*rows {
+        [] => String::new(),
+        _ => section(title, &table(&[], rows)),
+    };
+    let cells = |items: &[String], shade| items.iter().map(|item| vec![cell(item, shade)]).collect();
+    let follows = explanation.follows.iter().map(stream_row);
+    let subscriptions = explanation.subscriptions.iter().map(subscription_row);
+    let errors = explanation.errors.iter().rev().map(|e| {
+        vec![
+            cell(&e.at, Shade::Faint),
+            cell(format!("×{}", e.count), Shade::Faint),
+            cell(join_reason(&e.reason, &e.message), Shade::Bad),
+        ]
+    });
+    [
+        table(&[], list_facts(explanation)),
+        format_reads("Waits for", &explanation.waits_for),
+        section_of("Held by", cells(&explanation.holders, Shade::Waiting)),
+        section_of("Holds", cells(&explanation.holds, Shade::Plain)),
+        section_of("Owns", cells(&explanation.owns, Shade::Plain)),
+        section_of(
+            "Deleted once these finalizers are removed",
+            cells(&explanation.finalizers, Shade::Plain),
+        ),
+        format_reads("Reads (changes wake it)", &explanation.reads),
+        section_of("Follows", follows.collect()),
+        section_of("Subscriptions", subscriptions.collect()),
+        section_of("Last errors", errors.collect()),
+    ]
+    .concat()
+}
+
+/// The facts about the object, one row each.
+fn list_facts(explanation: &ObjectExplanation) -> Vec<Vec<comfy_table::Cell>> {
     let name = if explanation.namespace.is_empty() {
         explanation.name.clone()
     } else {
@@ -117,83 +151,33 @@ fn format_explanation(explanation: &ObjectExplanation) -> String {
         (Some(at), Some(ms)) => format!("{at}, took {}", format_seconds(ms / 1000.0)),
         _ => "never".into(),
     };
+    let state = format!("{:?}", explanation.state);
+    let (reconciles, attempts) = (explanation.reconciles, explanation.attempts);
     let digest = explanation.plugin_digest.get(..12).unwrap_or_default();
-    let mut rows = vec![
+    let paused = match explanation.paused {
+        true => "yes, by annotation; its deletion still cleans up",
+        false => "",
+    };
+    let facts = [
         ("Object", format!("{} {name}", explanation.kind), Shade::Plain),
-        (
-            "State",
-            format!("{:?}", explanation.state),
-            explanation.state.shade(),
-        ),
+        ("State", state, explanation.state.shade()),
         ("Why", because, Shade::Plain),
         ("Next run", format_next(&explanation.next), Shade::Plain),
         ("Last run", last, Shade::Plain),
         ("Woken by", format_causes(&explanation.woken_by), Shade::Plain),
         (
             "Reconciles",
-            format!(
-                "{} ({} failures in a row)",
-                explanation.reconciles, explanation.attempts
-            ),
+            format!("{reconciles} ({attempts} failures in a row)"),
             Shade::Plain,
         ),
         ("Permits", explanation.permits.join("; "), Shade::Plain),
         ("Plugin", format!("{} {digest}", explanation.plugin), Shade::Plain),
+        ("Paused", paused.to_owned(), Shade::Waiting),
     ];
-    if explanation.paused {
-        rows.push((
-            "Paused",
-            "yes, by annotation; its deletion still cleans up".into(),
-            Shade::Waiting,
-        ));
-    }
-    rows.retain(|(_, value, _)| !value.is_empty());
-    let rows = rows
-        .into_iter()
-        .map(|(what, value, shade)| vec![cell(what, Shade::Faint), cell(value, shade)]);
-    let mut out = table(&[], rows);
-    out.push_str(&format_reads("Waits for", &explanation.waits_for));
-    for (title, objects, shade) in [
-        ("Held by", &explanation.holders, Shade::Waiting),
-        ("Holds", &explanation.holds, Shade::Plain),
-        ("Owns", &explanation.owns, Shade::Plain),
-    ] {
-        if !objects.is_empty() {
-            let rows = objects.iter().map(|o| vec![cell(o, shade)]);
-            out.push_str(&section(title, &table(&[], rows)));
-        }
-    }
-    if !explanation.finalizers.is_empty() {
-        let rows = explanation.finalizers.iter().map(|f| vec![cell(f, Shade::Plain)]);
-        out.push_str(&section(
-            "Deleted once these finalizers are removed",
-            &table(&[], rows),
-        ));
-    }
-    out.push_str(&format_reads("Reads (changes wake it)", &explanation.reads));
-    if !explanation.follows.is_empty() {
-        out.push_str(&section(
-            "Follows",
-            &table(&[], explanation.follows.iter().map(stream_row)),
-        ));
-    }
-    if !explanation.subscriptions.is_empty() {
-        out.push_str(&section(
-            "Subscriptions",
-            &table(&[], explanation.subscriptions.iter().map(subscription_row)),
-        ));
-    }
-    if !explanation.errors.is_empty() {
-        let rows = explanation.errors.iter().rev().map(|e| {
-            vec![
-                cell(&e.at, Shade::Faint),
-                cell(format!("×{}", e.count), Shade::Faint),
-                cell(join_reason(&e.reason, &e.message), Shade::Bad),
-            ]
-        });
-        out.push_str(&section("Last errors", &table(&[], rows)));
-    }
-    out
+    let known = facts.into_iter().filter(|(_, value, _)| !value.is_empty());
+    known
+        .map(|(what, value, shade)| vec![cell(what, Shade::Faint), cell(value, shade)])
+        .collect()
 }
 
 fn format_reads(title: &str, reads: &[Read]) -> String {

@@ -28,10 +28,25 @@ impl StatusCommand {
 
 /// The status as text: counts first, then failures.
 fn format_status(status: &HostStatus) -> String {
-    let (total, ready) = status
-        .objects
-        .iter()
-        .fold((0, 0), |(total, ready), o| (total + o.total, ready + o.ready));
+    let sections = [
+        format_summary(status),
+        format_plugins(status),
+        format_objects(status),
+        format_watches(status),
+        format_not_ready(status),
+        format_errors(status),
+    ];
+    sections.concat()
+}
+
+/// Numbers of all objects, and of those that are Ready.
+fn count_objects(status: &HostStatus) -> (usize, usize) {
+    let objects = status.objects.iter();
+    objects.fold((0, 0), |(total, ready), o| (total + o.total, ready + o.ready))
+}
+
+fn format_summary(status: &HostStatus) -> String {
+    let (total, ready) = count_objects(status);
     let mut out = format!("Ostler {}: {ready} of {total} objects Ready", status.version);
     for lease in &status.leases {
         let word = if lease.leads { "leads" } else { "stands by" };
@@ -43,6 +58,10 @@ fn format_status(status: &HostStatus) -> String {
             "The grants file is invalid, the previous grants still apply: {error}\n"
         ));
     }
+    out
+}
+
+fn format_plugins(status: &HostStatus) -> String {
     let plugins = status.plugins.iter().map(|p| {
         let shade = match p.state {
             LoadState::Serving => Shade::Good,
@@ -64,7 +83,10 @@ fn format_status(status: &HostStatus) -> String {
     let header = [
         "PLUGIN", "VERSION", "DIGEST", "STATE", "CANARY", "DUE", "RUNNING", "",
     ];
-    out.push_str(&optional_section("Plugins", &header, plugins.collect()));
+    optional_section("Plugins", &header, plugins.collect())
+}
+
+fn format_objects(status: &HostStatus) -> String {
     let objects = status.objects.iter().map(|o| {
         let shade = if o.ready == o.total {
             Shade::Good
@@ -76,12 +98,11 @@ fn format_status(status: &HostStatus) -> String {
             cell(format!("{}/{}", o.ready, o.total), shade),
         ]
     });
-    out.push_str(&optional_section(
-        "Objects",
-        &["KIND", "READY"],
-        objects.collect(),
-    ));
-    // A kind that is narrowed is watched in the namespaces where it is needed.
+    optional_section("Objects", &["KIND", "READY"], objects.collect())
+}
+
+/// The watches that are not synced. A kind that is narrowed is watched in the namespaces where it is needed.
+fn format_watches(status: &HostStatus) -> String {
     let is_pending = |w: &&WatchStatus| w.state != "synced" && w.state != "narrowed";
     let watches = status.watches.iter().filter(is_pending).map(|w| {
         let shade = if w.state == "failing" {
@@ -89,26 +110,22 @@ fn format_status(status: &HostStatus) -> String {
         } else {
             Shade::Waiting
         };
+        let namespace = match &*w.namespace {
+            "" => "all",
+            namespace => namespace,
+        };
         vec![
             cell(&w.kind, Shade::Plain),
-            cell(
-                if w.namespace.is_empty() {
-                    "all"
-                } else {
-                    &w.namespace
-                },
-                Shade::Plain,
-            ),
+            cell(namespace, Shade::Plain),
             cell(&w.state, shade),
             cell(&w.message, Shade::Plain),
         ]
     });
     let header = ["KIND", "NAMESPACE", "STATE", ""];
-    out.push_str(&optional_section(
-        "Watches that are not synced",
-        &header,
-        watches.collect(),
-    ));
+    optional_section("Watches that are not synced", &header, watches.collect())
+}
+
+fn format_not_ready(status: &HostStatus) -> String {
     let not_ready = status.not_ready.iter().map(|o| {
         vec![
             cell(&o.namespace, Shade::Plain),
@@ -116,15 +133,17 @@ fn format_status(status: &HostStatus) -> String {
             cell(join_reason(&o.reason, &o.message), Shade::Plain),
         ]
     });
-    out.push_str(&optional_section(
-        "Not Ready",
-        &["NAMESPACE", "OBJECT", "WHY"],
-        not_ready.collect(),
-    ));
+    let header = ["NAMESPACE", "OBJECT", "WHY"];
+    let mut out = optional_section("Not Ready", &header, not_ready.collect());
+    let (total, ready) = count_objects(status);
     let listed = status.not_ready.len();
     if total - ready > listed {
         out.push_str(&format!("and {} more\n", total - ready - listed));
     }
+    out
+}
+
+fn format_errors(status: &HostStatus) -> String {
     let errors = status.errors.iter().map(|e| {
         vec![
             cell(&e.error.at, Shade::Faint),
@@ -133,12 +152,8 @@ fn format_status(status: &HostStatus) -> String {
             cell(format!("×{}", e.error.count), Shade::Faint),
         ]
     });
-    out.push_str(&optional_section(
-        "Last errors",
-        &["AT", "OBJECT", "ERROR", "TIMES"],
-        errors.collect(),
-    ));
-    out
+    let header = ["AT", "OBJECT", "ERROR", "TIMES"];
+    optional_section("Last errors", &header, errors.collect())
 }
 
 /// The canary build that serves a part of the objects.

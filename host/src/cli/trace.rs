@@ -60,6 +60,7 @@ impl TraceCommand {
 
 /// A line as text.
 fn format_line(line: &TraceLine) -> String {
+    let faint = |text: &str| shade_text(text, Shade::Faint);
     match line {
         TraceLine::Start {
             reconcile,
@@ -77,17 +78,10 @@ fn format_line(line: &TraceLine) -> String {
                 0 => String::new(),
                 n => format!(", after {n} failures"),
             };
-            format!(
-                "{} {function} {object} {}",
-                shade_text(at, Shade::Faint),
-                shade_text(
-                    &format!(
-                        "({plugin} {version} {digest}, reconcile {reconcile}, woken by {}{attempt})",
-                        causes.join(", ")
-                    ),
-                    Shade::Faint
-                )
-            )
+            let causes = causes.join(", ");
+            let details =
+                format!("({plugin} {version} {digest}, reconcile {reconcile}, woken by {causes}{attempt})");
+            format!("{} {function} {object} {}", faint(at), faint(&details))
         }
         TraceLine::Call {
             number,
@@ -98,21 +92,15 @@ fn format_line(line: &TraceLine) -> String {
             result,
             ..
         } => {
-            let shade = if result.starts_with("error") {
-                Shade::Bad
-            } else {
-                Shade::Plain
+            let shade = match result.starts_with("error") {
+                true => Shade::Bad,
+                false => Shade::Plain,
             };
+            let at = faint(&format!("{:>9}", format_milliseconds(*at_microseconds)));
+            let took = format_milliseconds(*took_microseconds);
             let arrow = if result.is_empty() { "" } else { " → " };
-            format!(
-                "{number:>4} {} {} {function} {arguments}{arrow}{}",
-                shade_text(
-                    &format!("{:>9}", format_milliseconds(*at_microseconds)),
-                    Shade::Faint
-                ),
-                format_args!("{:>9}", format_milliseconds(*took_microseconds)),
-                shade_text(result, shade)
-            )
+            let result = shade_text(result, shade);
+            format!("{number:>4} {at} {took:>9} {function} {arguments}{arrow}{result}")
         }
         TraceLine::End {
             ended,
@@ -121,18 +109,11 @@ fn format_line(line: &TraceLine) -> String {
             calls,
             ..
         } => {
-            format!(
-                "     {ended} {}",
-                shade_text(
-                    &format!(
-                        "({calls} host call{}, took {}, computed {})",
-                        if *calls == 1 { "" } else { "s" },
-                        format_milliseconds(*took_microseconds),
-                        format_milliseconds(*cpu_microseconds)
-                    ),
-                    Shade::Faint
-                )
-            )
+            let plural = if *calls == 1 { "" } else { "s" };
+            let took = format_milliseconds(*took_microseconds);
+            let computed = format_milliseconds(*cpu_microseconds);
+            let details = format!("({calls} host call{plural}, took {took}, computed {computed})");
+            format!("     {ended} {}", faint(&details))
         }
         TraceLine::Lost { lines } => shade_text(
             &format!("     {lines} lines were dropped: the reader was too slow"),

@@ -8,7 +8,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     contract::limits::Limit,
@@ -91,6 +91,18 @@ impl Default for EventRecorder {
     }
 }
 
+/// The `involvedObject` of an Event.
+fn build_reference(key: &ObjectRef, object: &KubeObject) -> Value {
+    json!({
+        "apiVersion": key.gvk.api_version(),
+        "kind": &*key.gvk.kind,
+        "namespace": &*key.namespace,
+        "name": &*key.name,
+        "uid": &*object.uid,
+        "resourceVersion": object.resource_version.to_string(),
+    })
+}
+
 impl EventRecorder {
     /// Records an Event about an object and returns true if it was sent. An Event is not state, so a failure is
     /// logged and the Event dropped. `limit` applies to what a plugin emits, not to the host's own Events.
@@ -151,18 +163,10 @@ impl EventRecorder {
             let patch = json!({"count": count, "lastTimestamp": now});
             writer.bump_event(namespace, &name, &patch).await
         } else {
-            let event = json!({
+            let mut event = json!({
                 "apiVersion": "v1",
                 "kind": "Event",
                 "metadata": {"name": name, "namespace": namespace},
-                "involvedObject": {
-                    "apiVersion": key.gvk.api_version(),
-                    "kind": &*key.gvk.kind,
-                    "namespace": &*key.namespace,
-                    "name": &*key.name,
-                    "uid": &*object.uid,
-                    "resourceVersion": object.resource_version.to_string(),
-                },
                 "type": kind,
                 "reason": reason,
                 "message": note,
@@ -172,6 +176,7 @@ impl EventRecorder {
                 "lastTimestamp": now,
                 "count": 1,
             });
+            event["involvedObject"] = build_reference(key, object);
             writer.create_event(namespace, &event).await.map(drop)
         };
         if let Err(e) = &sent {

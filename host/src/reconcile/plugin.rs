@@ -346,19 +346,31 @@ fn compose_result(
 
 /// The conditions Loaded, Granted and Healthy, and Unverified where it is True.
 fn build_conditions(report: &SlotReport, serving: Option<&Plugin>, dealt: bool) -> Vec<Condition> {
-    let loaded = match report.state {
-        _ if !dealt => unknown_condition(
-            condition_type::LOADED,
-            plugin_reason::LOADING,
-            "It is being loaded",
-        ),
-        LoadState::Loading => unknown_condition(
-            condition_type::LOADED,
-            plugin_reason::LOADING,
-            "It is being loaded",
-        ),
-        LoadState::Failed => condition(condition_type::LOADED, false, &report.reason, &report.message),
-        LoadState::Refused => {
+    let loaded = build_loaded(report, serving, dealt);
+    let Some(plugin) = serving else {
+        let note = "Nothing serves";
+        return vec![
+            loaded,
+            unknown_condition(condition_type::HEALTHY, plugin_reason::NOT_LOADED, note),
+        ];
+    };
+    let unverified = report.unverified.as_ref().map(|(reason, message)| {
+        let note =
+            format!("{message}. It serves on; components.revokedDigests of the host's grants stops it");
+        condition(condition_type::UNVERIFIED, true, reason, &note)
+    });
+    [loaded, build_granted(plugin), build_healthy(report)]
+        .into_iter()
+        .chain(unverified)
+        .collect()
+}
+
+fn build_loaded(report: &SlotReport, serving: Option<&Plugin>, dealt: bool) -> Condition {
+    match report.state {
+        LoadState::Failed if dealt => {
+            condition(condition_type::LOADED, false, &report.reason, &report.message)
+        }
+        LoadState::Refused if dealt => {
             let short = report.digest.get(..12).unwrap_or_default();
             let state = if report.stopped {
                 "is stopped: its objects wait"
@@ -368,68 +380,55 @@ fn build_conditions(report: &SlotReport, serving: Option<&Plugin>, dealt: bool) 
             let note = format!("{}. {} ({short}) {state}", report.message, report.version);
             condition(condition_type::LOADED, false, &report.reason, &note)
         }
-        LoadState::Serving | LoadState::Suspended | LoadState::RolledBack => {
+        LoadState::Serving | LoadState::Suspended | LoadState::RolledBack if dealt => {
             let states = serving.map(|p| p.notes.join("; ")).unwrap_or_default();
             condition(condition_type::LOADED, true, plugin_reason::LOADED, &states)
         }
-    };
-    let Some(plugin) = serving else {
-        let note = "Nothing serves";
-        return vec![
-            loaded,
-            unknown_condition(condition_type::HEALTHY, plugin_reason::NOT_LOADED, note),
-        ];
-    };
+        _ => unknown_condition(
+            condition_type::LOADED,
+            plugin_reason::LOADING,
+            "It is being loaded",
+        ),
+    }
+}
+
+fn build_granted(plugin: &Plugin) -> Condition {
     let missing = summarize_grants(plugin).missing;
-    let granted = if missing.is_empty() {
-        condition(condition_type::GRANTED, true, plugin_reason::ALL_GRANTED, "")
-    } else {
-        let note = format!(
-            "It asks for what spec.grants does not grant: {}",
-            missing.join("; ")
-        );
-        condition(
-            condition_type::GRANTED,
-            false,
-            plugin_reason::GRANTS_MISSING,
-            &note,
-        )
-    };
-    let healthy = match &report.hooks {
-        _ if report.state == LoadState::Suspended || report.stopped => unknown_condition(
-            condition_type::HEALTHY,
-            plugin_reason::SUSPENDED,
-            "Its objects wait",
-        ),
-        _ if report.state == LoadState::RolledBack => condition(
-            condition_type::HEALTHY,
-            false,
-            plugin_reason::ROLLED_BACK,
-            &report.message,
-        ),
+    if missing.is_empty() {
+        return condition(condition_type::GRANTED, true, plugin_reason::ALL_GRANTED, "");
+    }
+    let missing = missing.join("; ");
+    let note = format!("It asks for what spec.grants does not grant: {missing}");
+    condition(
+        condition_type::GRANTED,
+        false,
+        plugin_reason::GRANTS_MISSING,
+        &note,
+    )
+}
+
+fn build_healthy(report: &SlotReport) -> Condition {
+    let unhealthy = |reason, note: &str| condition(condition_type::HEALTHY, false, reason, note);
+    let unknown = |reason, note: &str| unknown_condition(condition_type::HEALTHY, reason, note);
+    match &report.hooks {
+        _ if report.state == LoadState::Suspended || report.stopped => {
+            unknown(plugin_reason::SUSPENDED, "Its objects wait")
+        }
+        _ if report.state == LoadState::RolledBack => unhealthy(plugin_reason::ROLLED_BACK, &report.message),
         _ if report.trapping > 0 => {
-            let note = format!(
-                "{} objects trapped at their last call: {}",
-                report.trapping, report.trap
-            );
-            condition(condition_type::HEALTHY, false, plugin_reason::TRAPPING, &note)
+            let (count, trap) = (report.trapping, &report.trap);
+            let note = format!("{count} objects trapped at their last call: {trap}");
+            unhealthy(plugin_reason::TRAPPING, &note)
         }
         HookState::None | HookState::Done => {
             condition(condition_type::HEALTHY, true, plugin_reason::SERVING, "")
         }
-        HookState::Pending => unknown_condition(
-            condition_type::HEALTHY,
+        HookState::Pending => unknown(
             plugin_reason::HOOKS_PENDING,
             "Its hook `initialize` runs, and its objects wait",
         ),
-        HookState::Failed(why) => condition(condition_type::HEALTHY, false, plugin_reason::HOOKS_FAILED, why),
-    };
-    let unverified = report.unverified.as_ref().map(|(reason, message)| {
-        let note =
-            format!("{message}. It serves on; components.revokedDigests of the host's grants stops it");
-        condition(condition_type::UNVERIFIED, true, reason, &note)
-    });
-    [loaded, granted, healthy].into_iter().chain(unverified).collect()
+        HookState::Failed(why) => unhealthy(plugin_reason::HOOKS_FAILED, why),
+    }
 }
 
 /// Replaces the condition Healthy, if it is True.

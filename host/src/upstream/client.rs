@@ -141,6 +141,16 @@ fn replace_header(headers: &mut HeaderMap, name: &HeaderName, value: HeaderValue
     headers.insert(name, value);
 }
 
+/// The end of an attempt of a request that was sent.
+enum AttemptEnd {
+    /// A response arrived.
+    Answered(UpstreamResponse),
+    /// The server rejects this credential, which may be replaced.
+    StaleCredential(HeaderValue),
+    /// No whole response arrived: the request may be repeated, if its method allows it.
+    Broken(TransportError),
+}
+
 impl UpstreamClient {
     /// Builds a client from the spec and the secrets of the context.
     pub fn new(upstream: &UpstreamObject, mut context: ClientContext) -> Result<Self, SendError> {
@@ -221,13 +231,13 @@ impl UpstreamClient {
         &self,
         request: UpstreamRequest,
         secrets: &dyn SecretStore,
-        gate: &WriteFence,
+        fence: &WriteFence,
     ) -> Result<UpstreamResponse, SendError> {
         let prepared = self.prepare_request(&request, secrets)?;
         let timeout = request.timeout.map_or(self.timeout, |t| t.min(self.timeout));
         let waited = tokio::time::timeout(timeout, async {
             let _permit = self.in_flight.acquire().await;
-            self.send_with_retries(prepared, gate).await
+            self.send_with_retries(prepared, fence).await
         });
         let late = || Err(SendError::Unavailable(format!("no answer within {timeout:?}")));
         waited.await.unwrap_or_else(|_| late())
@@ -292,84 +302,97 @@ impl UpstreamClient {
     async fn send_with_retries(
         &self,
         request: PreparedRequest<'_>,
-        gate: &WriteFence,
+        fence: &WriteFence,
     ) -> Result<UpstreamResponse, SendError> {
         self.state.lock().retry_budget.credit_request();
-        let safe = request.method.is_safe();
         let (mut stale, mut retries) = (None, 0);
         loop {
-            let attempt = self.admit_request().await?;
-            let credential = self.resolve_credential(stale.as_ref(), &attempt).await;
-            let credential = match credential {
-                Ok(credential) => credential,
-                Err(CredentialError::Cached(e)) => {
-                    attempt.mark_not_sent();
-                    return Err(e);
-                }
-                Err(e) => return Err(attempt.record_credential_error(e.into())),
-            };
-            let mut redactor = request.redactor.clone();
-            self.credentials.add_to_redactor(&mut redactor);
-            let mut headers = request.headers.clone();
-            if let Some((name, value)) = &credential {
-                // The component may have set a header of the same name, or of one that the server takes for the same;
-                // the redactor keeps the credential out of the response.
-                replace_header(&mut headers, name, value.clone());
-                redactor.add_credential(value.as_bytes());
-            }
-            let conditions = self.conditional_headers(&request);
-            let conditional = !conditions.is_empty();
-            headers.extend(conditions);
-            let url = format!("{}{}", self.url, request.path);
-            let mut sending = self.http.request(request.method.clone(), url).headers(headers);
-            if let Some(body) = &request.body {
-                sending = sending.body(body.clone());
-            }
-            if !safe {
-                gate.check_open()?;
-            }
-            let error = match sending.send().await {
-                Ok(response)
-                    if response.status() == 401
-                        && stale.is_none()
-                        && self
-                            .credentials
-                            .can_replace(credential.as_ref().map(|(_, value)| value)) =>
-                {
-                    attempt.record_success();
-                    stale = credential.map(|(_, value)| value);
+            let error = match self.attempt_request(&request, stale.as_ref(), fence).await? {
+                AttemptEnd::Answered(response) => return Ok(response),
+                AttemptEnd::StaleCredential(value) => {
+                    stale = Some(value);
                     continue;
                 }
-                Ok(response) => match self
-                    .read_response(response, &request, &redactor, conditional, attempt)
-                    .await
-                {
-                    Ok(answer) => return answer,
-                    Err(error) => error,
-                },
-                Err(e) => {
-                    let error = TransportError::from_request(&e);
-                    attempt.record_transport_error(&error);
-                    error
-                }
+                AttemptEnd::Broken(error) => error,
             };
-            // A server may have acted on a request that was sent: from then on only safe methods are repeated.
-            let repeatable = safe || (error.is_unsent() && request.method.is_idempotent());
-            let hopeless = matches!(
-                error.kind,
-                TransportErrorKind::Address | TransportErrorKind::Tls | TransportErrorKind::NoTls
-            );
-            let again = repeatable && !hopeless && retries < MAX_RETRIES && {
-                let mut state = self.state.lock();
-                state.breaker.trial_at().is_none() && state.retry_budget.withdraw_retry()
-            };
-            if !again {
+            if retries == MAX_RETRIES || !self.may_repeat(&request, &error) {
                 return Err(error.into_send_error(""));
             }
             self.context.counters.retries.fetch_add(1, Ordering::Relaxed);
             retries += 1;
             tokio::time::sleep(RETRY_BACKOFF.delay(retries)).await;
         }
+    }
+
+    /// Decides whether a request without a response is sent again, and takes it from the budget of retries. A server may have acted
+    /// on a request that was sent: from then on only safe methods are repeated.
+    fn may_repeat(&self, request: &PreparedRequest<'_>, error: &TransportError) -> bool {
+        let is_hopeless = matches!(
+            error.kind,
+            TransportErrorKind::Address | TransportErrorKind::Tls | TransportErrorKind::NoTls
+        );
+        let is_repeatable = request.method.is_safe() || error.is_unsent() && request.method.is_idempotent();
+        is_repeatable && !is_hopeless && {
+            let mut state = self.state.lock();
+            state.breaker.trial_at().is_none() && state.retry_budget.withdraw_retry()
+        }
+    }
+
+    /// Sends a request once, with the credential; `stale` is one that the server has rejected.
+    async fn attempt_request(
+        &self,
+        request: &PreparedRequest<'_>,
+        stale: Option<&HeaderValue>,
+        fence: &WriteFence,
+    ) -> Result<AttemptEnd, SendError> {
+        let attempt = self.admit_request().await?;
+        let credential = match self.resolve_credential(stale, &attempt).await {
+            Ok(credential) => credential,
+            Err(CredentialError::Cached(e)) => {
+                attempt.mark_not_sent();
+                return Err(e);
+            }
+            Err(e) => return Err(attempt.record_credential_error(e.into())),
+        };
+        let mut redactor = request.redactor.clone();
+        self.credentials.add_to_redactor(&mut redactor);
+        let mut headers = request.headers.clone();
+        if let Some((name, value)) = &credential {
+            // The component may have set a header of the same name, or of one that the server takes for the same; the
+            // redactor keeps the credential out of the response.
+            replace_header(&mut headers, name, value.clone());
+            redactor.add_credential(value.as_bytes());
+        }
+        let conditions = self.conditional_headers(request);
+        let conditional = !conditions.is_empty();
+        headers.extend(conditions);
+        let url = format!("{}{}", self.url, request.path);
+        let mut sending = self.http.request(request.method.clone(), url).headers(headers);
+        if let Some(body) = &request.body {
+            sending = sending.body(body.clone());
+        }
+        if !request.method.is_safe() {
+            fence.check_open()?;
+        }
+        let response = match sending.send().await {
+            Ok(response) => response,
+            Err(e) => {
+                let error = TransportError::from_request(&e);
+                attempt.record_transport_error(&error);
+                return Ok(AttemptEnd::Broken(error));
+            }
+        };
+        let sent = credential.map(|(_, value)| value);
+        if response.status() == 401
+            && stale.is_none()
+            && self.credentials.can_replace(sent.as_ref())
+            && let Some(sent) = sent
+        {
+            attempt.record_success();
+            return Ok(AttemptEnd::StaleCredential(sent));
+        }
+        self.read_response(response, request, &redactor, conditional, attempt)
+            .await
     }
 
     /// The credential header; records the result of a login in the health.
@@ -450,7 +473,7 @@ impl UpstreamClient {
         wait
     }
 
-    /// Reads a response. `Err` is a transport error after which the request may be repeated.
+    /// Reads a response.
     async fn read_response(
         &self,
         response: reqwest::Response,
@@ -458,7 +481,7 @@ impl UpstreamClient {
         redactor: &Redactor,
         conditional: bool,
         mut attempt: Attempt<'_>,
-    ) -> Result<Result<UpstreamResponse, SendError>, TransportError> {
+    ) -> Result<AttemptEnd, SendError> {
         let status = response.status().as_u16();
         let wait = self.record_response(&response, request.path, &attempt);
         let shown = response
@@ -480,13 +503,13 @@ impl UpstreamClient {
             let confirmed = key.and_then(|key| state.etag_cache.revalidate_entry(&key, &headers));
             if let Some(confirmed) = confirmed {
                 self.context.counters.confirmed.fetch_add(1, Ordering::Relaxed);
-                return Ok(Ok(confirmed));
+                return Ok(AttemptEnd::Answered(confirmed));
             }
             // The entry was evicted meanwhile: repeated without a condition, the server sends the whole response.
-            return Err(TransportError {
+            return Ok(AttemptEnd::Broken(TransportError {
                 kind: TransportErrorKind::Broken,
                 text: "the answer is not kept any more".into(),
-            });
+            }));
         }
         let validated = response.headers().contains_key(header::ETAG)
             || response.headers().contains_key(header::LAST_MODIFIED);
@@ -498,15 +521,15 @@ impl UpstreamClient {
             Ok(body) if encoding.is_none() || body.is_empty() => redactor.redact_body(body).await,
             Ok(_) => {
                 attempt.record_success();
-                return Ok(Err(explain_encoded(&encoding.unwrap_or_default())));
+                return Err(explain_encoded(&encoding.unwrap_or_default()));
             }
             Err(BodyError::TooLarge(e)) => {
                 attempt.record_success();
-                return Ok(Err(e));
+                return Err(e);
             }
             Err(BodyError::Broken(error)) => {
                 attempt.record_transport_error(&error);
-                return Err(error);
+                return Ok(AttemptEnd::Broken(error));
             }
         };
         let answer = UpstreamResponse {
@@ -523,7 +546,7 @@ impl UpstreamClient {
                 .store_response(key, &original, &answer);
         }
         attempt.record_status(status, wait.is_some());
-        Ok(Ok(answer))
+        Ok(AttemptEnd::Answered(answer))
     }
 
     /// Connects and logs in, unless requests have shown the health already.

@@ -37,12 +37,12 @@ use crate::{
         config_of_spec,
         install::{InstallOptions, Installation, escape_controls, list_groups, render_yaml},
         load,
-        spec::{ComponentSource, Oci, VerifySpec},
+        spec::{ComponentSource, Oci, PluginObject, VerifySpec},
     },
     policy::{
-        grants::{Grants, ServiceAccount},
+        grants::{Grants, Permissions, ServiceAccount},
         origin::OriginPattern,
-        rbac::HOST_NAMESPACE,
+        rbac::{HOST_NAMESPACE, ResourceCatalog},
     },
     sandbox::engine::Engine,
     supply::{
@@ -165,6 +165,58 @@ impl HostAccount {
     }
 }
 
+/// An installation that is planned and not applied.
+struct PreparedInstallation {
+    client: Client,
+    build: Build,
+    /// The installed plugin of the name.
+    installed: Option<PluginObject>,
+    planned: Installation,
+    kinds: Vec<PlannedKind>,
+    /// Namespaces to create.
+    created: Vec<Value>,
+    /// Roles, bindings and the `Plugin`, in the order in which they are applied.
+    objects: Vec<Value>,
+}
+
+impl PreparedInstallation {
+    fn is_upgrade(&self) -> bool {
+        self.installed.is_some()
+    }
+
+    /// A build serves.
+    fn is_running(&self) -> bool {
+        let status = self.installed.as_ref().and_then(|object| object.status.as_ref());
+        status.is_some_and(|status| status.running.is_some())
+    }
+
+    /// All objects, CustomResourceDefinitions first.
+    fn list_objects(&self) -> Vec<Value> {
+        let definitions = self.kinds.iter().map(|planned| planned.kind.definition.clone());
+        definitions
+            .chain(self.created.iter().cloned())
+            .chain(self.objects.iter().cloned())
+            .collect()
+    }
+}
+
+/// Discovers the kinds that a component asks for. A group that cannot be discovered is a warning.
+async fn discover_kinds(
+    client: &Client,
+    asks: Option<&Permissions>,
+    build: &Build,
+) -> anyhow::Result<ResourceCatalog> {
+    let groups = asks.and_then(|asks| list_groups(asks, build));
+    let discovery = discover_catalog(client, groups.as_ref()).await?;
+    for group in &discovery.unavailable {
+        let group = escape_controls(group);
+        eprintln!(
+            "warning: {group} cannot be discovered: roles have no rules for its kinds until the command is repeated"
+        );
+    }
+    Ok(discovery.catalog)
+}
+
 impl Installer {
     /// Installs a component, or prints the objects of its installation.
     ///
@@ -172,41 +224,44 @@ impl Installer {
     /// It can't be read or planned, an object can't be applied, or the build does not serve in time.
     pub async fn install(mut self, subject: String) -> anyhow::Result<()> {
         self.subject = subject;
+        let prepared = self.prepare().await?;
+        self.report(&prepared);
+        if self.dry_run {
+            print!("{}", render_yaml(&prepared.list_objects()));
+            return Ok(());
+        }
+        if prepared.is_upgrade() && !prepared.planned.new_permissions.is_empty() && !self.yes {
+            bail!("nothing was changed, since the permissions above are new: grant them with --yes");
+        }
+        let generation = self.apply(&prepared).await?;
+        if self.no_wait {
+            return Ok(());
+        }
+        let build = &prepared.build;
+        let wait = PluginWait::new(&prepared.client, build.name(), self.timeout);
+        let version = wait.until_serving(generation, &build.digest).await.context(
+            "the objects above are applied, and stay: mend the cause, or take them back with `ostler plugin uninstall`",
+        )?;
+        println!("Plugin {} serves {version}", build.name());
+        Ok(())
+    }
+
+    /// Reads the component, and plans its installation in a cluster. Nothing is changed.
+    async fn prepare(&self) -> anyhow::Result<PreparedInstallation> {
+        let subject = &self.subject;
         let verify = self.read_keys()?;
         let config = self.config.as_deref().map(read_config).transpose()?;
         let (wasm, source) = self.read_component(verify.as_ref()).await?;
-        let subject = &self.subject;
-        let engine = Engine::new(4, PluginLimits::default().memory, None, None);
-        let engine = Arc::new(engine.map_err(|e| anyhow::anyhow!("{e:#}"))?);
-        let build = load(
-            &engine,
-            wasm.clone(),
-            None,
-            &Grants::default(),
-            &PluginLimits::default(),
-        )
-        .await;
-        let build = build.map_err(|e| anyhow::anyhow!("{subject}: {e}"))?;
-        if let Some(file) = &source.file {
-            build.check_file_name(file).map_err(|e| anyhow::anyhow!("{e}"))?;
-        }
-        let client = self.host.connect().await?;
-        let installed = read_plugin(&client, build.name()).await?;
+        let build = self.load_build(&wasm, &source).await?;
+        let client = &self.host.connect().await?;
+        let installed = read_plugin(client, build.name()).await?;
         let before = installed.as_ref().map(|object| object.spec.clone());
         if let (None, Some(required)) = (&verify, before.as_ref().and_then(|spec| spec.verify.as_ref())) {
-            self.verify_source(&client, build.name(), &source, required)
+            self.verify_source(client, build.name(), &source, required)
                 .await?;
         }
         let asks = build.manifest.as_ref().map(|manifest| &manifest.permissions);
-        let groups = asks.and_then(|asks| list_groups(asks, &build));
-        let discovery = discover_catalog(&client, groups.as_ref()).await?;
-        for group in &discovery.unavailable {
-            let group = escape_controls(group);
-            eprintln!(
-                "warning: {group} cannot be discovered: roles have no rules for its kinds until the command is repeated"
-            );
-        }
-        let mut catalog = discovery.catalog;
+        let mut catalog = discover_kinds(client, asks, &build).await?;
         let kinds = match asks {
             Some(asks) if !self.no_crds => read_kinds(&wasm, asks).with_context(|| subject.clone())?,
             _ => Vec::new(),
@@ -216,68 +271,77 @@ impl Installer {
                 catalog.add(kind.resource.clone());
             }
         }
-        let kinds = plan_kinds(&client, kinds).await?;
+        let kinds = plan_kinds(client, kinds).await?;
         let options = InstallOptions {
             namespaces: self.namespaces.clone(),
             origins: self.origins.clone(),
             verify,
             config,
         };
-        let is_upgrade = before.is_some();
         let host = self.host.account();
         let planned = Installation::plan(&build, source, &host, options, before.clone(), &catalog);
         let mut planned = planned.with_context(|| format!("{subject}: plugin {}", build.name()))?;
         check_spec(&build, &planned)?;
-        if is_upgrade {
-            let roles = find_new_roles(&client, build.name(), &planned.rights_objects).await?;
-            planned.new_permissions.extend(roles);
-        }
-        self.report(&build, &planned, &kinds, is_upgrade);
-        let mut objects = planned.rights_objects.clone();
-        // The roles come first, so that the plugin has its permissions when it starts.
-        objects.push(serde_json::to_value(&planned.plugin)?);
         if let Some(before) = &before {
+            let roles = find_new_roles(client, build.name(), &planned.rights_objects).await?;
+            planned.new_permissions.extend(roles);
             let grants = &planned.plugin.spec.grants;
-            check_finalizers(&client, &build.kinds, &catalog, &before.grants, grants).await?;
+            check_finalizers(client, &build.kinds, &catalog, &before.grants, grants).await?;
         }
-        let created = if self.create_namespace {
-            find_absent_namespaces(&client, &self.namespaces).await?
-        } else {
-            Vec::new()
+        let created = match self.create_namespace {
+            true => find_absent_namespaces(client, &self.namespaces).await?,
+            false => Vec::new(),
         };
-        if self.dry_run {
-            let definitions = kinds.iter().map(|planned| planned.kind.definition.clone());
-            let all = definitions.chain(created).chain(objects);
-            print!("{}", render_yaml(&all.collect::<Vec<_>>()));
-            return Ok(());
+        // The roles come first, so that the plugin has its permissions when it starts.
+        let mut objects = planned.rights_objects.clone();
+        objects.push(serde_json::to_value(&planned.plugin)?);
+        Ok(PreparedInstallation {
+            client: client.clone(),
+            build,
+            installed,
+            planned,
+            kinds,
+            created,
+            objects,
+        })
+    }
+
+    async fn load_build(&self, wasm: &[u8], source: &ComponentSource) -> anyhow::Result<Build> {
+        let limits = PluginLimits::default();
+        let engine = Engine::new(4, limits.memory, None, None);
+        let engine = Arc::new(engine.map_err(|e| anyhow::anyhow!("{e:#}"))?);
+        let build = load(&engine, wasm.to_vec(), None, &Grants::default(), &limits).await;
+        let build = build.map_err(|e| anyhow::anyhow!("{}: {e}", self.subject))?;
+        if let Some(file) = &source.file {
+            build.check_file_name(file).map_err(|e| anyhow::anyhow!("{e}"))?;
         }
-        if is_upgrade && !planned.new_permissions.is_empty() && !self.yes {
-            bail!("nothing was changed, since the permissions above are new: grant them with --yes");
-        }
-        check_ownership(&client, build.name(), &objects).await?;
-        apply_kinds(&client, &kinds, self.force_conflicts).await?;
-        apply_objects(&client, &created, self.force_conflicts).await?;
-        let obsolete = find_obsolete(&client, build.name(), &objects).await?;
-        let is_running = installed.is_some_and(|object| object.status.is_some_and(|s| s.running.is_some()));
-        if is_running {
-            let first = add_live_rights(&client, &planned.rights_objects).await?;
+        Ok(build)
+    }
+
+    /// Applies an installation. Returns the generation of the `Plugin` object.
+    async fn apply(&self, prepared: &PreparedInstallation) -> anyhow::Result<i64> {
+        let PreparedInstallation {
+            client,
+            build,
+            planned,
+            objects,
+            ..
+        } = prepared;
+        check_ownership(client, build.name(), objects).await?;
+        apply_kinds(client, &prepared.kinds, self.force_conflicts).await?;
+        apply_objects(client, &prepared.created, self.force_conflicts).await?;
+        let obsolete = find_obsolete(client, build.name(), objects).await?;
+        if prepared.is_running() {
+            let first = add_live_rights(client, &planned.rights_objects).await?;
             let loses_rights =
                 first != planned.rights_objects || planned.transition.is_some() || !obsolete.is_empty();
             if loses_rights {
-                self.begin_transition(&client, &build, &planned, &first).await?;
+                self.begin_transition(client, build, planned, &first).await?;
             }
         }
-        let generation = apply_objects(&client, &objects, self.force_conflicts).await?;
-        delete_objects(&client, &obsolete).await?;
-        if self.no_wait {
-            return Ok(());
-        }
-        let wait = PluginWait::new(&client, build.name(), self.timeout);
-        let version = wait.until_serving(generation, &build.digest).await.context(
-            "the objects above are applied, and stay: mend the cause, or take them back with `ostler plugin uninstall`",
-        )?;
-        println!("Plugin {} serves {version}", build.name());
-        Ok(())
+        let generation = apply_objects(client, objects, self.force_conflicts).await?;
+        delete_objects(client, &obsolete).await?;
+        Ok(generation)
     }
 
     /// Applies the rights and grants of the former build and of the new one together, and waits until that serves: the former one
@@ -386,7 +450,14 @@ impl Installer {
     }
 
     /// Prints what the plugin may do, or what it may do in addition, to standard error.
-    fn report(&self, build: &Build, planned: &Installation, kinds: &[PlannedKind], is_upgrade: bool) {
+    fn report(&self, prepared: &PreparedInstallation) {
+        let PreparedInstallation {
+            build,
+            planned,
+            kinds,
+            ..
+        } = prepared;
+        let is_upgrade = prepared.is_upgrade();
         let place = match self.namespaces.as_slice() {
             [] => "in all namespaces".to_owned(),
             names => format!("in {}", names.join(", ")),

@@ -19,7 +19,7 @@ use self::{
     projection::{cache_projection, project_fields},
 };
 use super::{
-    PluginCall, ReferenceDisplay,
+    CallTarget, PluginCall, ReferenceDisplay,
     context::{check_own_cluster, parse_gvk},
     http::deny_digest_key,
     protection::ConnectionUsage,
@@ -111,23 +111,7 @@ impl Host for PluginCall {
         if options.live {
             check_scope(&access.api.writer, &gvk, namespace).await?;
         }
-        let selector = match options.label_selector.as_deref() {
-            None | Some("") => None,
-            Some(text) => {
-                Some(Selector::parse(text).map_err(|e| Error::Invalid(format!("label-selector: {e}")))?)
-            }
-        };
-        let fields = match options.field_selector.as_deref() {
-            None | Some("") => None,
-            Some(text) => {
-                Some(FieldSelector::parse(text).map_err(|e| Error::Invalid(format!("field-selector: {e}")))?)
-            }
-        };
-        if gvk.is_secret() && fields.iter().flat_map(FieldSelector::paths).any(is_secret_value) {
-            return Err(Error::Invalid(
-                "field-selector: the values of a Secret cannot be selected".into(),
-            ));
-        }
+        let (selector, fields) = parse_selectors(&gvk, &options)?;
         let limit = match options.limit {
             None | Some(0) => MAX_PAGE_OBJECTS,
             Some(limit) => MAX_PAGE_OBJECTS.min(limit as usize),
@@ -732,28 +716,9 @@ impl PluginCall {
         owned: bool,
         verb: GrantVerb,
     ) -> Result<(ObjectRef, Value), Error> {
-        let invalid = |what: &str| Error::Invalid(format!("object: {what}"));
-        let mut object: Value = serde_json::from_slice(&object).map_err(|e| invalid(&e.to_string()))?;
-        let text = |pointer: &str| {
-            object
-                .pointer(pointer)
-                .and_then(Value::as_str)
-                .unwrap_or("")
-                .to_owned()
-        };
-        let (api_version, kind) = (text("/apiVersion"), text("/kind"));
-        let (namespace, name) = (text("/metadata/namespace"), text("/metadata/name"));
-        for (field, value) in [
-            ("apiVersion", &api_version),
-            ("kind", &kind),
-            ("metadata.name", &name),
-        ] {
-            if value.is_empty() {
-                return Err(invalid(&format!("{field} is missing")));
-            }
-        }
-        let gvk = Gvk::from_api_version(&api_version, &kind);
-        let named = ObjectRef::new(gvk, &namespace, &name).with_cluster(cluster);
+        let mut object: Value =
+            serde_json::from_slice(&object).map_err(|e| invalid_object(&e.to_string()))?;
+        let named = parse_identity(&object)?.with_cluster(cluster);
         self.check_verb(verb, &named)?;
         let key = self.context.parse_reference(&self.context.reference_to(&named))?;
         deny_digest_key(&key.gvk, &key.name)?;
@@ -761,51 +726,16 @@ impl PluginCall {
             return Err(Error::Denied("no object to write for".into()));
         };
         if target.key.is_same_object(&key) {
-            return Err(invalid(
+            return Err(invalid_object(
                 "the reconciled object itself: its status is returned, its spec belongs to its author",
             ));
         }
-        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-            for managed in ["managedFields", "resourceVersion", "ownerReferences"] {
-                metadata.remove(managed);
-            }
-            // Without the key nothing can be read from it as the removal of all annotations.
-            if metadata.get("annotations").is_some_and(Value::is_null) {
-                metadata.remove("annotations");
-            }
-        }
-        // The marks are the host's: a component that writes what it read would change them each time, and without the marks
-        // of inserted secrets it could read them.
-        if let Some(annotations) = object.pointer_mut("/metadata/annotations")
-            && let Some(annotations) = annotations.as_object_mut()
-        {
-            annotations.retain(|name, _| !is_mark(name));
-        }
-        remove_mark(&mut object);
-        if owned {
-            if target.object.uid.is_empty() {
-                return Err(invalid("nothing to be owned by: `initialize` is about no object"));
-            }
-            let owner = &target.key;
-            if !self.context.is_target_cluster(&key.cluster) {
-                add_mark(&mut object, owner, &target.object.uid);
-                return Ok((key, object));
-            }
-            if !owner.namespace.is_empty() && owner.namespace != key.namespace {
-                return Err(invalid(&format!(
-                    "owned objects live in the owner's namespace `{}`",
-                    owner.namespace
-                )));
-            }
-            add_owner_label(&mut object, &target.object.uid);
-            object["metadata"]["ownerReferences"] = json!([{
-                "apiVersion": owner.gvk.api_version(),
-                "kind": &*owner.gvk.kind,
-                "name": &*owner.name,
-                "uid": &*target.object.uid,
-                "controller": true,
-                "blockOwnerDeletion": true,
-            }]);
+        remove_host_fields(&mut object);
+        if owned && self.context.is_target_cluster(&key.cluster) {
+            add_owner(&mut object, &key, target)?;
+        } else if owned {
+            check_owner(target)?;
+            add_mark(&mut object, &target.key, &target.object.uid);
         }
         Ok((key, object))
     }
@@ -828,4 +758,104 @@ fn is_secret_value(path: &str) -> bool {
 /// Returns true for an annotation with which the host marks a write.
 fn is_mark(name: &str) -> bool {
     name.starts_with(bookkeeping::APPLIED) || name.starts_with(bookkeeping::SUBSTITUTED)
+}
+
+fn invalid_object(what: &str) -> Error {
+    Error::Invalid(format!("object: {what}"))
+}
+
+/// Kind, namespace and name of an object that a component writes.
+fn parse_identity(object: &Value) -> Result<ObjectRef, Error> {
+    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or("");
+    let (api_version, kind) = (text("/apiVersion"), text("/kind"));
+    let (namespace, name) = (text("/metadata/namespace"), text("/metadata/name"));
+    for (field, value) in [
+        ("apiVersion", api_version),
+        ("kind", kind),
+        ("metadata.name", name),
+    ] {
+        if value.is_empty() {
+            return Err(invalid_object(&format!("{field} is missing")));
+        }
+    }
+    Ok(ObjectRef::new(
+        Gvk::from_api_version(api_version, kind),
+        namespace,
+        name,
+    ))
+}
+
+/// Removes the fields of an object that the API server or the host sets.
+fn remove_host_fields(object: &mut Value) {
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        for managed in ["managedFields", "resourceVersion", "ownerReferences"] {
+            metadata.remove(managed);
+        }
+        // Without the key nothing can be read from it as the removal of all annotations.
+        if metadata.get("annotations").is_some_and(Value::is_null) {
+            metadata.remove("annotations");
+        }
+    }
+    // The marks are the host's: a component that writes what it read would change them each time, and without the marks of
+    // inserted secrets it could read them.
+    if let Some(annotations) = object.pointer_mut("/metadata/annotations")
+        && let Some(annotations) = annotations.as_object_mut()
+    {
+        annotations.retain(|name, _| !is_mark(name));
+    }
+    remove_mark(object);
+}
+
+/// Refuses an owned object of a life-cycle hook.
+fn check_owner(target: &CallTarget) -> Result<(), Error> {
+    match target.object.uid.is_empty() {
+        true => Err(invalid_object(
+            "nothing to be owned by: `initialize` is about no object",
+        )),
+        false => Ok(()),
+    }
+}
+
+/// Makes the reconciled object the owner of an object on its cluster.
+fn add_owner(object: &mut Value, key: &ObjectRef, target: &CallTarget) -> Result<(), Error> {
+    check_owner(target)?;
+    let owner = &target.key;
+    if !owner.namespace.is_empty() && owner.namespace != key.namespace {
+        return Err(invalid_object(&format!(
+            "owned objects live in the owner's namespace `{}`",
+            owner.namespace
+        )));
+    }
+    add_owner_label(object, &target.object.uid);
+    object["metadata"]["ownerReferences"] = json!([{
+        "apiVersion": owner.gvk.api_version(),
+        "kind": &*owner.gvk.kind,
+        "name": &*owner.name,
+        "uid": &*target.object.uid,
+        "controller": true,
+        "blockOwnerDeletion": true,
+    }]);
+    Ok(())
+}
+
+/// The label and field selectors of a list; none for an empty one.
+fn parse_selectors(
+    gvk: &Gvk,
+    options: &ListOptions,
+) -> Result<(Option<Selector>, Option<FieldSelector>), Error> {
+    let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+    let labels = given(&options.label_selector).map(|text| Selector::parse(&text));
+    let labels = labels
+        .transpose()
+        .map_err(|e| Error::Invalid(format!("label-selector: {e}")))?;
+    let fields = given(&options.field_selector).map(|text| FieldSelector::parse(&text));
+    let fields = fields
+        .transpose()
+        .map_err(|e| Error::Invalid(format!("field-selector: {e}")))?;
+    if gvk.is_secret() && fields.iter().flat_map(FieldSelector::paths).any(is_secret_value) {
+        return Err(Error::Invalid(
+            "field-selector: the values of a Secret cannot be selected".into(),
+        ));
+    }
+    Ok((labels, fields))
 }

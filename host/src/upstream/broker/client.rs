@@ -58,6 +58,72 @@ pub struct BrokerContext {
     pub on_status_change: Arc<dyn Fn() + Send + Sync>,
 }
 
+/// The parts of the URL of a broker.
+struct BrokerAddress {
+    host: String,
+    port: u16,
+    is_encrypted: bool,
+    virtual_host: String,
+}
+
+impl BrokerAddress {
+    /// Parses an amqp or amqps URL (<https://www.rabbitmq.com/docs/uri-spec>), and checks that its host may be connected to.
+    fn parse(url: &str, network: &NetworkPolicy) -> Result<Self, SendError> {
+        let invalid = |why: &str| SendError::Invalid(format!("spec.url {url:?}: {why}"));
+        let parsed = reqwest::Url::parse(url).map_err(|e| invalid(&e.to_string()))?;
+        let (Some(host), "amqp" | "amqps", "", None) = (
+            parsed.host_str(),
+            parsed.scheme(),
+            parsed.username(),
+            parsed.password(),
+        ) else {
+            return Err(SendError::Invalid(
+                "spec.url: an amqp(s) URL without credentials is needed for messages".into(),
+            ));
+        };
+        network
+            .check_url(&parsed)
+            .map_err(|e| SendError::NotAllowed(e.to_string()))?;
+        let is_encrypted = parsed.scheme() == "amqps";
+        let virtual_host = match parsed.path() {
+            "" | "/" => "/".into(),
+            path => percent_encoding::percent_decode_str(&path[1..])
+                .decode_utf8()
+                .map_err(|_| invalid("the virtual host is not UTF-8"))?
+                .into_owned(),
+        };
+        if virtual_host.len() > usize::from(u8::MAX) {
+            return Err(invalid("the virtual host has more than 255 bytes"));
+        }
+        Ok(Self {
+            host: host.trim_matches(['[', ']']).to_owned(),
+            port: parsed.port().unwrap_or(if is_encrypted { 5671 } else { 5672 }),
+            is_encrypted,
+            virtual_host,
+        })
+    }
+}
+
+/// Name and password of the user that the host connects as.
+fn read_login(upstream: &UpstreamObject, secrets: &SecretSnapshot) -> Result<(String, Secret), SendError> {
+    match &upstream.spec.auth {
+        // RabbitMQ has a user `guest` for connections from its own machine.
+        UpstreamAuth::None {} => Ok(("guest".to_owned(), Secret::new(b"guest".to_vec()))),
+        UpstreamAuth::Basic(basic) => {
+            let key = upstream.secret_key(&basic.password_secret_ref);
+            let value = secrets.get(&key).ok_or_else(|| missing_secret(&key))?;
+            let text = std::str::from_utf8(value.expose())
+                .map_err(|_| SendError::Invalid(format!("{key} is not UTF-8")))?;
+            // Files and `echo` end in a line feed; a credential never does.
+            let text = text.trim_end_matches(['\r', '\n']);
+            Ok((basic.username.clone(), Secret::new(text.as_bytes().to_vec())))
+        }
+        _ => Err(SendError::Invalid(
+            "spec.auth: an amqp or amqps url supports only auth.none and auth.basic".into(),
+        )),
+    }
+}
+
 /// The client of one broker.
 pub struct BrokerClient {
     endpoint: Endpoint,
@@ -82,59 +148,17 @@ impl BrokerClient {
     /// Builds a client from the spec and the secrets of the context. It connects when it is first used.
     pub fn new(upstream: &UpstreamObject, context: BrokerContext) -> Result<Self, SendError> {
         let spec = &upstream.spec;
-        let url = &spec.url;
-        let invalid = |why: &str| SendError::Invalid(format!("spec.url {url:?}: {why}"));
-        let parsed = reqwest::Url::parse(url).map_err(|e| invalid(&e.to_string()))?;
-        let (Some(host), "amqp" | "amqps", "", None) = (
-            parsed.host_str(),
-            parsed.scheme(),
-            parsed.username(),
-            parsed.password(),
-        ) else {
-            return Err(SendError::Invalid(
-                "spec.url: an amqp(s) URL without credentials is needed for messages".into(),
-            ));
-        };
-        context
-            .network
-            .check_url(&parsed)
-            .map_err(|e| SendError::NotAllowed(e.to_string()))?;
-        let is_encrypted = parsed.scheme() == "amqps";
-        let virtual_host = match parsed.path() {
-            "" | "/" => "/".into(),
-            path => percent_encoding::percent_decode_str(&path[1..])
-                .decode_utf8()
-                .map_err(|_| invalid("the virtual host is not UTF-8"))?
-                .into_owned(),
-        };
-        if virtual_host.len() > usize::from(u8::MAX) {
-            return Err(invalid("the virtual host has more than 255 bytes"));
-        }
+        let address = BrokerAddress::parse(&spec.url, &context.network)?;
+        let (username, password) = read_login(upstream, &context.secrets)?;
         let (mut redactor, mut message_redactor) = (Redactor::default(), Redactor::default());
-        let (username, password) = match &spec.auth {
-            // RabbitMQ has a user `guest` for connections from its own machine.
-            UpstreamAuth::None {} => ("guest".to_owned(), Secret::new(b"guest".to_vec())),
-            UpstreamAuth::Basic(basic) => {
-                let key = upstream.secret_key(&basic.password_secret_ref);
-                let value = context.secrets.get(&key);
-                let value = value.ok_or_else(|| missing_secret(&key))?;
-                let text = std::str::from_utf8(value.expose())
-                    .map_err(|_| SendError::Invalid(format!("{key} is not UTF-8")))?;
-                // Files and `echo` end in a line feed; a credential never does.
-                let text = text.trim_end_matches(['\r', '\n']);
-                redactor.add_secret(text.as_bytes());
-                if text.len() >= MIN_PASSWORD_BYTES {
-                    message_redactor.add_secret(text.as_bytes());
-                }
-                (basic.username.clone(), Secret::new(text.as_bytes().to_vec()))
+        let is_anonymous = matches!(spec.auth, UpstreamAuth::None {});
+        if !is_anonymous {
+            redactor.add_secret(password.expose());
+            if password.expose().len() >= MIN_PASSWORD_BYTES {
+                message_redactor.add_secret(password.expose());
             }
-            _ => {
-                return Err(SendError::Invalid(
-                    "spec.auth: an amqp or amqps url supports only auth.none and auth.basic".into(),
-                ));
-            }
-        };
-        let tls = match is_encrypted {
+        }
+        let tls = match address.is_encrypted {
             true => {
                 let mut config = tls::build_config(upstream, &context.secrets)?;
                 config.alpn_protocols.clear();
@@ -147,14 +171,14 @@ impl BrokerClient {
         let timeout = seconds(spec.timeout_seconds, 30);
         Ok(Self {
             endpoint: Endpoint {
-                host: host.trim_matches(['[', ']']).to_owned(),
-                port: parsed.port().unwrap_or(if is_encrypted { 5671 } else { 5672 }),
+                host: address.host,
+                port: address.port,
                 tls,
-                virtual_host,
+                virtual_host: address.virtual_host,
                 username,
                 password,
             },
-            is_anonymous: matches!(spec.auth, UpstreamAuth::None {}),
+            is_anonymous,
             redactor,
             message_redactor,
             context,

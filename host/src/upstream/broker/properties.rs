@@ -50,7 +50,6 @@ pub fn encode_properties(properties: &MessageProperties) -> Result<BasicProperti
     } = properties;
     let mut encoded =
         BasicProperties::default().with_delivery_mode(if *persistent { PERSISTENT } else { TRANSIENT });
-    let mut size = 0;
     type Set = fn(BasicProperties, ShortString) -> BasicProperties;
     let texts: [(&str, &Option<String>, Set); 8] = [
         ("content-type", content_type, BasicProperties::with_content_type),
@@ -90,33 +89,39 @@ pub fn encode_properties(properties: &MessageProperties) -> Result<BasicProperti
         encoded = encoded.with_timestamp(timestamp / 1000);
     }
     if !headers.is_empty() {
-        let mut table = FieldTable::default();
-        for MessageHeader { name, value } in headers {
-            if ROUTING_HEADERS.contains(&name.as_str()) {
-                return Err(SendError::Invalid(format!(
-                    "header {name} routes the message to further keys, which no grant covers: publish it once for each key"
-                )));
-            }
-            if name.to_ascii_lowercase().starts_with(OWN_PREFIX) {
-                return Err(SendError::Invalid(format!(
-                    "header {name} is one of the host's own, which begin with {OWN_PREFIX}"
-                )));
-            }
-            if table.contains_key(name) {
-                return Err(SendError::Invalid(format!("header {name} is there twice")));
-            }
-            let value = encode_header(name, value)?;
-            size += name.len() + measure_value(&value);
-            table.insert(short_string("headers", name)?, value);
+        encoded = encoded.with_headers(encode_headers(headers)?);
+    }
+    Ok(encoded)
+}
+
+/// Converts the headers of a message to publish. The error names the header.
+fn encode_headers(headers: &[MessageHeader]) -> Result<FieldTable, SendError> {
+    let mut table = FieldTable::default();
+    let mut size = 0;
+    for MessageHeader { name, value } in headers {
+        if ROUTING_HEADERS.contains(&name.as_str()) {
+            return Err(SendError::Invalid(format!(
+                "header {name} routes the message to further keys, which no grant covers: publish it once for each key"
+            )));
         }
-        encoded = encoded.with_headers(table);
+        if name.to_ascii_lowercase().starts_with(OWN_PREFIX) {
+            return Err(SendError::Invalid(format!(
+                "header {name} is one of the host's own, which begin with {OWN_PREFIX}"
+            )));
+        }
+        if table.contains_key(name) {
+            return Err(SendError::Invalid(format!("header {name} is there twice")));
+        }
+        let value = encode_header(name, value)?;
+        size += name.len() + measure_value(&value);
+        table.insert(short_string("headers", name)?, value);
     }
     if size > MAX_PROPERTIES_BYTES {
         return Err(SendError::TooLarge(format!(
             "the headers of the message have {size} bytes: {MAX_PROPERTIES_BYTES} is the limit"
         )));
     }
-    Ok(encoded)
+    Ok(table)
 }
 
 /// Converts the properties of a message that was delivered.
