@@ -265,6 +265,9 @@ async fn rotated_credentials_end_no_watch(mut lab: Lab) {
             counters.of("watch", "configmaps"),
         )
     };
+    // The list is served before its watch is requested.
+    lab.wait_until("the kind is watched", async || count_watches().1 > 0)
+        .await;
     let watches = count_watches();
     apply_kubeconfig(
         &lab,
