@@ -143,8 +143,8 @@ impl Command {
     /// The exit code of an error.
     fn failure_code(&self) -> ExitCode {
         match self {
-            // As with `kubectl diff`, 1 stands for a plan with changes.
-            Self::Plan(_) => ExitCode::from(2),
+            // As with `kubectl diff`, 1 stands for a plan with changes, or a replay with differences.
+            Self::Plan(_) | Self::Replay(_) => ExitCode::from(2),
             _ => ExitCode::FAILURE,
         }
     }
@@ -156,8 +156,8 @@ struct Common {
     #[arg(long, default_value = "plugins", value_name = "DIRECTORY")]
     plugin_dir: PathBuf,
     /// Label selector (`team=ci`) of the Plugin objects to load, for clusters with several hosts.
-    #[arg(long, value_name = "SELECTOR", value_parser = crate::kube::selector::Selector::parse)]
-    plugin_selector: Option<crate::kube::selector::Selector>,
+    #[arg(long, value_name = "SELECTOR", value_parser = crate::kube::selector::LabelSelector::parse)]
+    plugin_selector: Option<crate::kube::selector::LabelSelector>,
     /// Use plain HTTP for this registry (`HOST:PORT`). May be repeated. Registries on the loopback interface always use
     /// plain HTTP.
     #[arg(long = "plain-http-registry", value_name = "HOST:PORT")]

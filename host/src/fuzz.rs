@@ -21,7 +21,7 @@ use crate::{
     kube::{
         key::Gvk,
         object::KubeObject,
-        selector::{FieldSelector, Selector},
+        selector::{FieldSelector, LabelSelector},
     },
     policy::{grants::Grants, manifest},
     reconcile::conditions::{self, StatusContext},
@@ -250,15 +250,15 @@ fn selectors() {
     let object = br#"{"metadata":{"name":"x","namespace":"a","uid":"u","resourceVersion":"1","labels":{"a":"b"}},"spec":{"a":"b"}}"#;
     let (_, object) = KubeObject::parse(&Gvk::new("", "v1", "X"), object).expect("an object");
     fuzz("selectors", 20_000, strategy, |text| {
-        if let Ok(selector) = Selector::parse(&text) {
+        if let Ok(selector) = LabelSelector::parse(&text) {
             let before = selector.matches(&object.labels);
             // As it is sent to the API server: the same there.
-            let again = Selector::parse(&selector.to_string());
+            let again = LabelSelector::parse(&selector.to_string());
             prop_assert!(again.is_ok(), "{} is written as {}", text, selector);
             prop_assert_eq!(again.is_ok_and(|s| s.matches(&object.labels)), before);
         }
         if let Ok(selector) = FieldSelector::parse(&text) {
-            let _ = selector.matches(&object);
+            let _ = object.is_selected_by(&selector);
         }
         Ok(())
     });

@@ -40,7 +40,6 @@ mod kube {
     pub mod owned;
     pub mod protection;
     pub mod references;
-    pub mod renamed_fields;
     pub mod scope;
     pub mod secret_view;
     pub mod selector;
@@ -82,6 +81,7 @@ mod client {
     pub mod access_review;
     pub mod api;
     pub mod breaker;
+    pub mod circuit;
     pub mod connection;
     pub mod fence;
     pub mod gate;

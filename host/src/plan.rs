@@ -66,7 +66,7 @@ const MAX_ROUNDS: u32 = 10;
 const MAX_ATTEMPTS: u32 = 3;
 
 /// Timeout of the first list of a kind.
-const SYNC_TIMEOUT: Duration = Duration::from_secs(30);
+const PLAN_SYNC_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Objects to plan, and the changes to plan them with.
 #[derive(Clone, Debug, Default)]

@@ -34,10 +34,10 @@ use crate::{
     },
     kube::{
         hash::encode_hex,
-        key::{Gvk, own_cluster},
+        key::{Gvk, is_dns_label, own_cluster},
         object::KubeObject,
         scope::{NamespaceScope, Projection, Scope},
-        selector::{Selector, is_dns_label},
+        selector::LabelSelector,
         well_known::{bookkeeping, plugin_reason},
     },
     policy::{
@@ -111,7 +111,7 @@ pub struct PluginKind {
     /// Finalizer that the host sets, if the plugin cleans up.
     pub finalizer: Option<Box<str>>,
     /// Label selector of the objects; none for all.
-    pub selector: Option<Selector>,
+    pub selector: Option<LabelSelector>,
     /// True when the host writes `status.phase`.
     pub phase: bool,
     /// Namespaces of its objects, to which the grants narrow the plugin; none for all.
@@ -147,7 +147,7 @@ impl PluginKind {
         &self,
         granted: Option<&[Arc<str>]>,
         namespaces: &NamespaceScope,
-        selector: Option<&Selector>,
+        selector: Option<&LabelSelector>,
     ) -> Vec<Scope> {
         let visible = self.visible(namespaces);
         let scopes = match granted {
@@ -557,11 +557,6 @@ fn check_descriptor(descriptor: &Descriptor, handles_messages: bool) -> Result<V
         let gvk = Gvk::new(&kind.gvk.group, &kind.gvk.version, &kind.gvk.kind);
         gvk.validate()
             .map_err(|e| format!("`describe` lists a kind whose {e}"))?;
-        if kind.wait_for_dependents {
-            return Err(format!(
-                "`describe` lists {gvk} with wait-for-dependents, which this host does not offer yet: unset it"
-            ));
-        }
         if *gvk.group == *"ostler.dev" {
             return Err(format!(
                 "`describe` lists {gvk}, which the host itself reconciles"
@@ -588,7 +583,7 @@ fn check_descriptor(descriptor: &Descriptor, handles_messages: bool) -> Result<V
         let selector = match kind.label_selector.as_deref() {
             None | Some("") => None,
             Some(text) => {
-                Some(Selector::parse(text).map_err(|e| format!("the label-selector of {gvk}: {e}"))?)
+                Some(LabelSelector::parse(text).map_err(|e| format!("the label-selector of {gvk}: {e}"))?)
             }
         };
         kinds.push(PluginKind {
@@ -642,7 +637,6 @@ mod tests {
                 finalizer: Some(finalizer.into()),
                 label_selector: None,
                 phase: false,
-                wait_for_dependents: false,
             }],
             max_concurrent: None,
         }

@@ -11,6 +11,8 @@ pub mod conditions;
 mod connection;
 mod decision;
 mod deletion;
+#[cfg(feature = "dev")]
+mod durations;
 mod finalized;
 pub mod former_builds;
 mod holds;
@@ -53,6 +55,7 @@ use crate::{
         limits::MAX_GRANTED_MEMORY,
     },
     kube::{
+        backoff::add_jitter,
         key::{ObjectMap, ObjectRef},
         object::KubeObject,
         well_known::error_reason,
@@ -367,7 +370,7 @@ impl Controller {
         match error.retry_after() {
             // Those that were refused together shall not come back together.
             Some(delay) => {
-                let delay = decision::add_jitter(delay.min(MAX_RETRY_AFTER), 100);
+                let delay = add_jitter(delay.min(MAX_RETRY_AFTER), 100);
                 ReconcileOutcome::retry_from(self.services.dispatcher.now() + delay)
             }
             None => ReconcileOutcome::retry(),

@@ -32,6 +32,7 @@ use self::{
     object_builds::{BuildKey, FinishedLoad, PendingLoad},
 };
 use crate::{
+    cache::informer::SYNC_TIMEOUT,
     contract::limits::PluginLimits,
     plugin::{LoadError, Plugin, PluginRegistry, SlotChange, SlotId},
     policy::grants::Grants,
@@ -41,8 +42,6 @@ use crate::{
 
 /// Pause after the last event of a save, which causes several, until the directory is scanned.
 const DEBOUNCE_INTERVAL: Duration = Duration::from_millis(50);
-/// Limit of the time that a start waits for the list of `Plugin` objects. No plugin serves before there is one.
-const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Callback for a build that begins to serve (with the one before it), or a plugin that is unloaded.
 pub type OnActivate = Box<dyn Fn(Option<&Arc<Plugin>>, Option<&Arc<Plugin>>) + Send + Sync>;
@@ -56,6 +55,8 @@ pub struct Reloader {
     engine: Arc<Engine>,
     registry: Arc<PluginRegistry>,
     grants: Grants,
+    /// Number of changes of the grants.
+    grants_version: u64,
     grants_file: Option<PathBuf>,
     limits: PluginLimits,
     on_activate: OnActivate,
@@ -87,6 +88,7 @@ impl Reloader {
             engine,
             registry,
             grants,
+            grants_version: 0,
             grants_file,
             limits,
             on_activate,
@@ -131,6 +133,7 @@ impl Reloader {
         self.apply_component_policy();
         let mut ready = Some(ready);
         if let Some(objects) = self.objects.clone()
+            // No plugin serves before there is a list of `Plugin` objects.
             && tokio::time::timeout(SYNC_TIMEOUT, objects.wait_listed())
                 .await
                 .is_err()
@@ -182,6 +185,7 @@ impl Reloader {
                 info!(file = name, "grants changed");
                 (self.on_grants)(&grants);
                 self.grants = grants;
+                self.grants_version += 1;
                 // A revocation must not wait for the builds that take the place of the revoked ones.
                 self.apply_component_policy();
             }

@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use crate::{
     cache::informer,
     contract::limits::PluginLimits,
-    kube::{backoff::Backoff, selector::Selector},
+    kube::{backoff::Backoff, selector::LabelSelector},
     leader::lease,
     policy::{grants::Grants, network::NetworkGrant},
     recording,
@@ -20,7 +20,7 @@ pub struct HostSettings {
     /// Directory of components (`NAME.wasm`) and their configurations (`NAME.yaml`).
     pub plugins: PathBuf,
     /// Label selector of the `Plugin` objects that apply to this host; all without.
-    pub plugin_selector: Option<Selector>,
+    pub plugin_selector: Option<LabelSelector>,
     /// OCI registries (`HOST:PORT`) that are reached over plain HTTP.
     pub plain_http: Vec<String>,
     /// Grants of the plugins in the plugin directory.

@@ -6,7 +6,7 @@ use ostler::testing::{
     key::Gvk,
     object::KubeObject,
     scope::{Projection, Scope},
-    selector::{FieldSelector, Selector},
+    selector::{FieldSelector, LabelSelector},
     store::{ListQuery, Put, Store, VersionSource},
 };
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -43,7 +43,7 @@ fn object_of_1331_bytes_costs_at_most_1450() {
         ));
     }
     // One index by label, one by field.
-    let labels = Selector::parse("team=t7").expect("a selector");
+    let labels = LabelSelector::parse("team=t7").expect("a selector");
     let fields = FieldSelector::parse("spec.teamRef.name=t7").expect("a selector");
     for query in [
         ListQuery {

@@ -279,8 +279,6 @@ type Reconciler[Spec any] struct {
 	LabelSelector string
 	// Phase makes the host maintain `status.phase`.
 	Phase bool
-	// WaitForDependents delays Cleanup until the objects that the deleted one owns are gone.
-	WaitForDependents bool
 	// Reconcile moves the observed state towards the desired state of the object.
 	Reconcile func(object *Object[Spec]) (*Outcome, error)
 	// Cleanup undoes what Reconcile did; the outcome AwaitChange releases the object.
@@ -296,7 +294,6 @@ type Kind interface {
 func (r Reconciler[Spec]) describe() wit.ReconcilerReconciledKind {
 	return wit.ReconcilerReconciledKind{
 		Gvk: gvk(r.APIVersion, r.Kind), Finalizer: some(r.Finalizer), LabelSelector: some(r.LabelSelector), Phase: r.Phase,
-		WaitForDependents: r.WaitForDependents,
 	}
 }
 

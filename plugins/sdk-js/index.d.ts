@@ -161,7 +161,6 @@ export interface Column { name: string; jsonPath: string; type?: string; descrip
  */
 export interface Kind {
   group: string; version: string; kind: string; finalizer?: string; labelSelector?: string; phase?: boolean;
-  waitForDependents?: boolean;
   plural?: string; scope?: "Namespaced" | "Cluster"; shortNames?: string[]; categories?: string[]; columns?: Column[];
   reconcile: Reconcile;
   cleanup?: Reconcile;

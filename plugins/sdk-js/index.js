@@ -373,9 +373,8 @@ export function plugin({ name, version, maxConcurrent, kinds }) {
   return {
     describe: () => ({
       name, version, maxConcurrent: given(maxConcurrent),
-      kinds: kinds.map(({ group, version, kind, finalizer, labelSelector, phase = false, waitForDependents = false }) => ({
+      kinds: kinds.map(({ group, version, kind, finalizer, labelSelector, phase = false }) => ({
         gvk: { group, version, kind }, finalizer: given(finalizer), labelSelector: given(labelSelector), phase,
-        waitForDependents,
       })),
     }),
     reconcile: run((kind) => kind.reconcile),

@@ -496,7 +496,7 @@ class Kind:
 
     group = version = kind = ""
     finalizer = label_selector = None
-    phase = wait_for_dependents = False
+    phase = False
     spec = status = plural = None
     scope = "Namespaced"
     short_names = categories = columns = ()
@@ -541,8 +541,7 @@ def plugin(name, version, *kinds, max_concurrent=None):
         def describe(self):
             return reconciler.Descriptor(name, version, [
                 reconciler.ReconciledKind(
-                    types.Gvk(k.group, k.version, k.kind), k.finalizer, k.label_selector, k.phase,
-                    k.wait_for_dependents)
+                    types.Gvk(k.group, k.version, k.kind), k.finalizer, k.label_selector, k.phase)
                 for k in kinds
             ], max_concurrent)
 

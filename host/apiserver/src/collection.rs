@@ -28,7 +28,7 @@ impl ResourceRequest<'_> {
         version: &ServedVersion,
     ) -> Result<ListOptions, StatusError> {
         let options = self.query.parse_list_options()?;
-        for field in options.fields.list_fields() {
+        for field in options.fields.paths() {
             let known = field == "metadata.name"
                 || (field == "metadata.namespace" && kind.namespaced)
                 || version.selectable.iter().any(|one| one == field);
@@ -78,7 +78,7 @@ impl ResourceRequest<'_> {
         let mut chosen: Vec<Arc<StoredObject>> = objects
             .into_iter()
             .filter(|object| after.as_ref().is_none_or(|after| object.key() > *after))
-            .filter(|object| options.labels.matches(&object.value) && options.fields.matches(&object.value))
+            .filter(|object| options.selects(&object.value))
             .collect();
         let mut metadata = json!({"resourceVersion": revision.to_string()});
         if kind.custom {
@@ -193,7 +193,7 @@ impl ResourceRequest<'_> {
             .list(&kind.resource, self.target.namespace.as_deref());
         let mut deleted = Vec::new();
         for object in objects {
-            if !options.labels.matches(&object.value) || !options.fields.matches(&object.value) {
+            if !options.selects(&object.value) {
                 continue;
             }
             match self.state.api.delete_object(kind, &object.key(), &how) {

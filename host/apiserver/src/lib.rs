@@ -29,7 +29,6 @@ mod registry;
 mod request;
 mod response;
 mod review;
-mod selector;
 mod server;
 mod state;
 mod status;

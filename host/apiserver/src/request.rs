@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use http::HeaderMap;
+use ostler_selector::{FieldSelector, LabelSelector};
 use percent_encoding::percent_decode_str;
+use serde_json::Value;
 
-use crate::selector::{FieldRequirements, LabelSelector};
 use crate::status::StatusError;
 
 /// The target of a path below `/api/v1` or `/apis/GROUP/VERSION`.
@@ -242,8 +243,10 @@ impl QueryParameters {
         };
         let revision_match = self.get("resourceVersionMatch").map(str::to_owned);
         Ok(ListOptions {
-            labels: LabelSelector::parse(self.get("labelSelector").unwrap_or_default())?,
-            fields: FieldRequirements::parse(self.get("fieldSelector").unwrap_or_default())?,
+            labels: LabelSelector::parse(self.get("labelSelector").unwrap_or_default())
+                .map_err(|e| StatusError::bad_request(format!("unable to parse requirement: {e}")))?,
+            fields: FieldSelector::parse(self.get("fieldSelector").unwrap_or_default())
+                .map_err(|e| StatusError::bad_request(format!("invalid selector: {e}")))?,
             limit: self.parse_number("limit")?.filter(|limit| *limit > 0),
             resume: self.get("continue").map(str::to_owned),
             revision,
@@ -265,7 +268,7 @@ pub struct ListOptions {
     /// `labelSelector`.
     pub labels: LabelSelector,
     /// `fieldSelector`.
-    pub fields: FieldRequirements,
+    pub fields: FieldSelector,
     /// Page size.
     pub limit: Option<usize>,
     /// PageToken of the next page.
@@ -282,6 +285,13 @@ pub struct ListOptions {
     pub initial_events: Option<bool>,
     /// `timeoutSeconds`.
     pub timeout: Option<Duration>,
+}
+
+impl ListOptions {
+    /// Both selectors select the object.
+    pub fn selects(&self, object: &Value) -> bool {
+        self.labels.matches(&object["metadata"]["labels"]) && self.fields.matches_json(object)
+    }
 }
 
 /// The representation of objects in a response.

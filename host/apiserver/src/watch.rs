@@ -157,8 +157,7 @@ impl WatchRequest {
             .as_deref()
             .is_none_or(|namespace| metadata["namespace"] == namespace)
             && self.name.as_deref().is_none_or(|name| metadata["name"] == name)
-            && self.options.labels.matches(object)
-            && self.options.fields.matches(object)
+            && self.options.selects(object)
     }
 
     /// Sends a change as an event, by whether the object was and is selected.

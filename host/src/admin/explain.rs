@@ -630,7 +630,7 @@ mod tests {
             gvk: key.gvk.clone(),
             cluster: "".into(),
             namespace: "n".into(),
-            labels: crate::kube::selector::Selector::parse("app=web").ok(),
+            labels: crate::kube::selector::LabelSelector::parse("app=web").ok(),
             fields: None,
             projection: Projection::Full,
         };

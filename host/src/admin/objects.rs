@@ -22,7 +22,7 @@ use crate::{
         key::{Gvk, ObjectRef},
         object::KubeObject,
         scope::Projection,
-        selector::Selector,
+        selector::LabelSelector,
     },
     schedule::{dispatcher::Cause, queue::Priority},
 };
@@ -94,7 +94,11 @@ pub async fn states(
     Query(selection): Query<StatesQuery>,
 ) -> Result<Response, AccessRefusal> {
     let bad_request = |message| AccessRefusal(StatusCode::BAD_REQUEST, message);
-    let selector = selection.selector.as_deref().map(Selector::parse).transpose();
+    let selector = selection
+        .selector
+        .as_deref()
+        .map(LabelSelector::parse)
+        .transpose();
     let selector = selector.map_err(|e| bad_request(format!("the label selector: {e}")))?;
     let mut keys = admin.stats.keys();
     let question = Question {
@@ -113,7 +117,7 @@ pub async fn states(
 }
 
 impl Admin {
-    fn summarize_objects(&self, keys: &[ObjectRef], selector: Option<&Selector>) -> Vec<ObjectSummary> {
+    fn summarize_objects(&self, keys: &[ObjectRef], selector: Option<&LabelSelector>) -> Vec<ObjectSummary> {
         // The plugin of a kind, and why it holds all objects.
         let mut plugins: HashMap<Gvk, (Option<String>, Option<String>)> = HashMap::new();
         let mut summaries = Vec::new();

@@ -141,6 +141,9 @@ impl InformerProgress for ProgressSnapshot {
     }
 }
 
+/// Longest wait for the first list of a scope on the host's own cluster, unless the caller has a reason for another one.
+pub const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// A plugin that reads, and the number of informers that its reads may start.
 #[derive(Clone, Copy, Debug)]
 pub struct InformerReader<'a> {

@@ -31,7 +31,7 @@ use crate::kube::{
     key::{Gvk, ObjectRef},
     object::{Dictionary, KubeObject, Labels},
     scope::{Projection, Scope},
-    selector::{FieldSelector, Selector},
+    selector::{FieldSelector, LabelSelector},
 };
 
 /// The source from which a version of an object reached the host.
@@ -93,7 +93,7 @@ pub struct ListQuery<'a> {
     /// The namespace; empty for all of the scope.
     pub namespace: &'a str,
     /// Label selector; none for all.
-    pub labels: Option<&'a Selector>,
+    pub labels: Option<&'a LabelSelector>,
     /// Field selector; none for all.
     pub fields: Option<&'a FieldSelector>,
     /// Only objects after this one, in order of namespace and name.
@@ -517,7 +517,7 @@ impl Store {
 
     /// Lists objects of a watched scope, in order of namespace and name.
     pub fn list(&self, scope: &Scope, query: &ListQuery<'_>) -> Vec<(ObjectRef, Arc<KubeObject>)> {
-        let label = query.labels.and_then(Selector::equality_term);
+        let label = query.labels.and_then(LabelSelector::equality_term);
         let field = || query.fields.and_then(FieldSelector::equality_term);
         let term = match label {
             // Namespace and name are the key of one object, which needs no index.
@@ -535,7 +535,7 @@ impl Store {
         let found = collection.search(query, term.as_ref());
         found
             .filter(|(_, object)| query.labels.is_none_or(|s| s.matches(&object.labels)))
-            .filter(|(_, object)| query.fields.is_none_or(|s| s.matches(object)))
+            .filter(|(_, object)| query.fields.is_none_or(|s| object.is_selected_by(s)))
             .take(query.limit.unwrap_or(usize::MAX))
             .map(|(key, object)| (key.clone(), object.clone()))
             .collect()

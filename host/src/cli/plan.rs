@@ -55,8 +55,8 @@ pub struct PlanCommand {
     #[arg(long = "allow-network", value_name = "CIDR", value_parser = crate::policy::network::parse_network)]
     networks: Vec<ipnet::IpNet>,
     /// Label selector (`team=ci`) of the Plugin objects to plan with, as for `ostler run`.
-    #[arg(long, value_name = "SELECTOR", value_parser = crate::kube::selector::Selector::parse)]
-    plugin_selector: Option<crate::kube::selector::Selector>,
+    #[arg(long, value_name = "SELECTOR", value_parser = crate::kube::selector::LabelSelector::parse)]
+    plugin_selector: Option<crate::kube::selector::LabelSelector>,
     /// Use plain HTTP for this registry (`HOST:PORT`). May be repeated. Registries on the loopback interface always use
     /// plain HTTP.
     #[arg(long = "plain-http-registry", value_name = "HOST:PORT")]

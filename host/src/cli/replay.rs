@@ -54,14 +54,8 @@ struct ReplayOutput<'a> {
 impl ReplayCommand {
     /// Replays and prints the differences.
     pub async fn run(self) -> anyhow::Result<ExitCode> {
-        match self.replay().await {
-            Ok(true) => Ok(ExitCode::SUCCESS),
-            Ok(false) => Ok(ExitCode::from(1)),
-            Err(why) => {
-                eprintln!("ostler: {why}");
-                Ok(ExitCode::from(2))
-            }
-        }
+        let is_same = self.replay().await.map_err(anyhow::Error::msg)?;
+        Ok(ExitCode::from(u8::from(!is_same)))
     }
 
     async fn replay(&self) -> Result<bool, String> {

@@ -11,7 +11,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::client::{
     api::ApiError,
-    breaker::{Admission, CircuitBreaker},
+    circuit::{Circuit, CircuitPass, CircuitTransition},
 };
 
 /// Longest wait for one of the requests in flight to end. A longer one is HTTP 429 to the caller, which frees its
@@ -36,25 +36,17 @@ pub type TransitionListener = Arc<dyn Fn() + Send + Sync>;
 pub struct RequestGate {
     requests: Semaphore,
     requests_in_flight: usize,
-    circuit: Mutex<Circuit>,
-    on_transition: TransitionListener,
-}
-
-#[derive(Default)]
-struct Circuit {
-    breaker: CircuitBreaker,
+    circuit: Circuit,
     /// Time of the last response while requests are in flight, or else of the first of them.
-    quiet_since: Option<Instant>,
-    /// The failure that opened the breaker.
-    last_failure: String,
+    quiet_since: Mutex<Option<Instant>>,
+    on_transition: TransitionListener,
 }
 
 /// An admitted request. Without a result, the breaker learns on drop how long there was no response.
 pub struct AdmittedRequest<'a> {
     gate: &'a RequestGate,
-    is_trial: bool,
+    pass: CircuitPass<'a>,
     started: Instant,
-    is_finished: bool,
     _permit: Option<SemaphorePermit<'a>>,
 }
 
@@ -64,15 +56,15 @@ impl RequestGate {
         Self {
             requests: Semaphore::new(requests_in_flight as usize),
             requests_in_flight: requests_in_flight as usize,
-            circuit: Mutex::default(),
+            circuit: Circuit::default(),
+            quiet_since: Mutex::default(),
             on_transition,
         }
     }
 
     /// The failure for which no request is sent; none while requests pass.
     pub fn open_reason(&self) -> Option<String> {
-        let circuit = self.circuit.lock();
-        circuit.breaker.trial_at().map(|_| circuit.last_failure.clone())
+        self.circuit.open_reason()
     }
 
     /// Admits a request whose response ends.
@@ -80,10 +72,7 @@ impl RequestGate {
         // Fails at once while the breaker is open, without a turn.
         let mut admitted = self.admit_watch()?;
         let Some(permit) = self.wait_for_turn().await else {
-            admitted.is_finished = true;
-            if admitted.is_trial {
-                self.circuit.lock().breaker.cancel_trial();
-            }
+            admitted.pass.cancel();
             return Err(ApiError::Status {
                 code: 429,
                 reason: String::new(),
@@ -95,7 +84,7 @@ impl RequestGate {
         admitted._permit = Some(permit);
         admitted.started = Instant::now();
         if self.requests.available_permits() + 1 == self.requests_in_flight {
-            self.circuit.lock().quiet_since = Some(admitted.started);
+            *self.quiet_since.lock() = Some(admitted.started);
         }
         Ok(admitted)
     }
@@ -106,7 +95,7 @@ impl RequestGate {
         if let Ok(permit) = self.requests.try_acquire() {
             return Some(permit);
         }
-        let quiet_since = self.circuit.lock().quiet_since;
+        let quiet_since = *self.quiet_since.lock();
         if quiet_since.is_some_and(|since| since.elapsed() >= SILENCE_THRESHOLD) {
             return None;
         }
@@ -116,20 +105,12 @@ impl RequestGate {
 
     /// Admits a watch, which takes no turn: its response does not end.
     pub fn admit_watch(&self) -> Result<AdmittedRequest<'_>, ApiError> {
-        let mut circuit = self.circuit.lock();
-        let is_trial = match circuit.breaker.admit_request(Instant::now()) {
-            Admission::Allowed => false,
-            Admission::Trial => true,
-            Admission::TrialRunning | Admission::Rejected(_) => {
-                let why = format!("not asked for a moment: {}", circuit.last_failure);
-                return Err(ApiError::Unreachable(why));
-            }
-        };
+        let pass = self.circuit.admit_request();
+        let refused = |why| ApiError::Unreachable(format!("not asked for a moment: {why}"));
         Ok(AdmittedRequest {
             gate: self,
-            is_trial,
+            pass: pass.map_err(refused)?,
             started: Instant::now(),
-            is_finished: false,
             _permit: None,
         })
     }
@@ -145,34 +126,18 @@ impl AdmittedRequest<'_> {
     }
 
     fn record_success(&mut self) {
-        self.is_finished = true;
-        let mut circuit = self.gate.circuit.lock();
-        circuit.quiet_since = Some(Instant::now());
-        let was_open = circuit.breaker.trial_at().is_some();
-        circuit.breaker.record_success(self.is_trial);
-        let has_closed = was_open && circuit.breaker.trial_at().is_none();
-        drop(circuit);
-        if has_closed {
+        *self.gate.quiet_since.lock() = Some(Instant::now());
+        if self.pass.record_success() == CircuitTransition::Closed {
             (self.gate.on_transition)();
         }
     }
 
     fn record_failure(&mut self, why: &str) {
-        self.is_finished = true;
         let failures = match self.started.elapsed() >= SILENCE_THRESHOLD {
             true => SILENT_FAILURES,
             false => 1,
         };
-        let mut circuit = self.gate.circuit.lock();
-        let was_open = circuit.breaker.trial_at().is_some();
-        if !was_open || self.is_trial {
-            why.clone_into(&mut circuit.last_failure);
-        }
-        let now = Instant::now();
-        let has_opened =
-            (0..failures).any(|_| circuit.breaker.record_failure(self.is_trial, now)) && !was_open;
-        drop(circuit);
-        if has_opened {
+        if self.pass.record_failure(why, failures, true) == CircuitTransition::Opened {
             (self.gate.on_transition)();
         }
     }
@@ -180,14 +145,9 @@ impl AdmittedRequest<'_> {
 
 impl Drop for AdmittedRequest<'_> {
     fn drop(&mut self) {
-        if self.is_finished {
-            return;
-        }
         let silence = self.started.elapsed();
-        if silence >= SILENCE_THRESHOLD {
+        if !self.pass.is_finished() && silence >= SILENCE_THRESHOLD {
             self.record_failure(&format!("no answer within {silence:.1?}"));
-        } else if self.is_trial {
-            self.gate.circuit.lock().breaker.cancel_trial();
         }
     }
 }
@@ -253,9 +213,9 @@ mod tests {
         let gate = RequestGate::new(1, Arc::new(|| ()));
         let held = gate.admit_request().await.expect("the first");
         let age = |silence: Duration| {
-            let mut circuit = gate.circuit.lock();
-            let since = circuit.quiet_since.expect("a request is in flight");
-            circuit.quiet_since = Some(since.checked_sub(silence).expect("a time"));
+            let mut quiet_since = gate.quiet_since.lock();
+            let since = quiet_since.expect("a request is in flight");
+            *quiet_since = Some(since.checked_sub(silence).expect("a time"));
         };
         age(SILENCE_THRESHOLD);
         let asked = Instant::now();

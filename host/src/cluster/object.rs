@@ -4,7 +4,6 @@ use super::spec::{Cluster, ClusterSpec};
 use crate::kube::{
     key::{Gvk, ObjectRef},
     object::KubeObject,
-    renamed_fields::explain_unknown_field,
 };
 
 /// A `Cluster` as its connection needs it.
@@ -23,8 +22,8 @@ pub struct ClusterObject {
 impl ClusterObject {
     /// Parses a stored object; the error names the field.
     pub fn from_object(object: &KubeObject) -> Result<Self, String> {
-        let cluster: Cluster = serde_json::from_slice(&object.json.text())
-            .map_err(|e| format!("Cluster: {}", explain_unknown_field(e)))?;
+        let cluster: Cluster =
+            serde_json::from_slice(&object.json.text()).map_err(|e| format!("Cluster: {}", e))?;
         Ok(Self {
             uid: object.uid.to_string(),
             namespace: cluster.metadata.namespace.unwrap_or_default(),

@@ -30,3 +30,14 @@ pub use self::ostler::plugin::{
     types,
 };
 pub use exports::ostler::plugin::reconciler;
+
+impl types::ConditionStatus {
+    /// The status as the API of Kubernetes has it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::True => "True",
+            Self::False => "False",
+            Self::Unknown => "Unknown",
+        }
+    }
+}

@@ -28,7 +28,7 @@ use crate::{
         key::{Gvk, ObjectMap, ObjectRef},
         object::KubeObject,
         scope::Projection,
-        selector::Selector,
+        selector::LabelSelector,
         well_known::HOST_FIELD_MANAGER,
     },
     policy::grants::ServiceAccount,
@@ -354,7 +354,7 @@ impl ApiWriter {
         account: Option<&ServiceAccount>,
         gvk: &Gvk,
         namespace: &str,
-        labels: Option<&Selector>,
+        labels: Option<&LabelSelector>,
         limit: usize,
         token: &str,
     ) -> Result<ObjectPage, ApiError> {

@@ -1,4 +1,4 @@
-//! Exponential backoff with jitter: the one policy for everything that is attempted again.
+//! Exponential backoff with jitter, for everything that is attempted again, and the jitter of polls.
 
 use std::time::Duration;
 
@@ -58,6 +58,12 @@ impl Backoff {
     }
 }
 
+/// Adds a random part of up to `percent` (0–100) to an interval, so that what began together does not poll together forever.
+pub fn add_jitter(interval: Duration, percent: u32) -> Duration {
+    let added = f64::from(percent.min(100)) / 100.0 * fastrand::f64();
+    interval.saturating_add(interval.mul_f64(added))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,5 +87,17 @@ mod tests {
         delays.sort_unstable();
         assert!(delays[0] >= Duration::from_secs(3) && delays[0] < Duration::from_millis(3100));
         assert!(delays[999] <= Duration::from_secs(4) && delays[999] > Duration::from_millis(3900));
+    }
+
+    #[test]
+    fn added_jitter_is_no_more_than_its_percentage() {
+        for (interval, percent, max) in [
+            (Duration::from_secs(100), 10, Duration::from_secs(110)),
+            (Duration::from_secs(100), u32::MAX, Duration::from_secs(200)),
+            (Duration::ZERO, 10, Duration::ZERO),
+        ] {
+            let jittered = add_jitter(interval, percent);
+            assert!(jittered >= interval && jittered <= max, "{jittered:?}");
+        }
     }
 }

@@ -372,6 +372,15 @@ pub fn is_path_segment(text: &str) -> bool {
     !text.contains(is_forbidden) && text != "." && text != ".."
 }
 
+/// Returns true for a DNS label (RFC 1123): at most 63 letters a-z, digits and dashes, with none of these at an end.
+pub fn is_dns_label(text: &str) -> bool {
+    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    (1..=63).contains(&text.len())
+        && text.bytes().all(inner)
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -401,5 +410,26 @@ mod tests {
         let (a, b) = (Gvk::new("g", "v1", "K"), Gvk::new("g", "v1", "K"));
         assert!(Arc::ptr_eq(&a.0, &b.0));
         assert!(Gvk::new("g", "v1", "J") < a && a < Gvk::new("g", "v2", "A"));
+    }
+
+    #[test]
+    fn dns_label_has_small_letters_digits_and_inner_dashes() {
+        for text in ["a", "process-1", "0", &"a".repeat(63)] {
+            assert!(is_dns_label(text), "{text}");
+        }
+        for text in [
+            "",
+            "-a",
+            "a-",
+            "A",
+            "a.b",
+            "a&follow=true",
+            "a b",
+            "a/b",
+            "a%26b",
+            &"a".repeat(64),
+        ] {
+            assert!(!is_dns_label(text), "{text}");
+        }
     }
 }

@@ -15,7 +15,7 @@ use crate::kube::{
     key::{Gvk, ObjectRef, display_cluster, is_path_segment, parse_cluster},
     object::KubeObject,
     references::format_reference,
-    selector::Selector,
+    selector::LabelSelector,
     well_known::bookkeeping::{OWNED_OBJECTS, OWNER, OWNER_UID},
 };
 
@@ -137,8 +137,8 @@ pub fn check_patched_mark(patch: &Value) -> Result<(), String> {
 }
 
 /// The selector of the objects that the host has written as owned.
-pub fn owned_selector() -> Selector {
-    static SELECTOR: LazyLock<Selector> = LazyLock::new(|| Selector::exists(OWNER_UID));
+pub fn owned_selector() -> LabelSelector {
+    static SELECTOR: LazyLock<LabelSelector> = LazyLock::new(|| LabelSelector::exists(OWNER_UID));
     SELECTOR.clone()
 }
 

@@ -11,7 +11,7 @@ use crate::kube::{
     key::{self, Gvk, ObjectRef},
     object::Labels,
     owned::owned_selector,
-    selector::Selector,
+    selector::LabelSelector,
 };
 
 /// The part of each object that is cached.
@@ -33,7 +33,7 @@ pub struct Scope {
     /// The namespace; empty for all.
     pub namespace: Arc<str>,
     /// The labels; none for all.
-    pub selector: Option<Selector>,
+    pub selector: Option<LabelSelector>,
     /// The part of each object that is kept.
     pub projection: Projection,
 }
@@ -138,7 +138,12 @@ impl NamespaceScope {
     }
 
     /// The scopes that together cover all objects of a kind that the host may see.
-    pub fn kind_scopes(&self, gvk: &Gvk, selector: Option<&Selector>, projection: Projection) -> Vec<Scope> {
+    pub fn kind_scopes(
+        &self,
+        gvk: &Gvk,
+        selector: Option<&LabelSelector>,
+        projection: Projection,
+    ) -> Vec<Scope> {
         let namespaces = self.namespaces_for(gvk, "");
         let scope = |namespace: &Arc<str>| self.list_scope(gvk, &"".into(), namespace, selector, projection);
         namespaces.iter().map(scope).collect()
@@ -161,7 +166,12 @@ impl NamespaceScope {
     }
 
     /// The scopes of a kind in each of these namespaces; none without namespaces.
-    pub fn named_scopes(&self, gvk: &Gvk, selector: Option<&Selector>, projection: Projection) -> Vec<Scope> {
+    pub fn named_scopes(
+        &self,
+        gvk: &Gvk,
+        selector: Option<&LabelSelector>,
+        projection: Projection,
+    ) -> Vec<Scope> {
         let scope = |namespace: &Arc<str>| self.list_scope(gvk, &"".into(), namespace, selector, projection);
         self.namespaces.iter().map(scope).collect()
     }
@@ -179,7 +189,7 @@ impl NamespaceScope {
         gvk: &Gvk,
         cluster: &Arc<str>,
         namespace: &str,
-        selector: Option<&Selector>,
+        selector: Option<&LabelSelector>,
         projection: Projection,
     ) -> Scope {
         self.widen(Scope {
@@ -215,7 +225,7 @@ mod tests {
             gvk: Gvk::new("", "v1", "Pod"),
             cluster: "".into(),
             namespace: namespace.into(),
-            selector: selector.map(|s| Selector::parse(s).expect("a selector")),
+            selector: selector.map(|s| LabelSelector::parse(s).expect("a selector")),
             projection,
         }
     }

@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
 use super::{
-    PlanRequest, Planner, SYNC_TIMEOUT,
+    PLAN_SYNC_TIMEOUT, PlanRequest, Planner,
     diff::LAST_APPLIED,
     merge::{set_field, three_way_patch},
 };
@@ -134,7 +134,7 @@ impl Planner {
                 continue;
             };
             let scope = namespaces.list_scope(&gvk, &"".into(), &key.namespace, None, Projection::Full);
-            if let Err(why) = informers.wait_synced(&scope, SYNC_TIMEOUT).await {
+            if let Err(why) = informers.wait_synced(&scope, PLAN_SYNC_TIMEOUT).await {
                 tracing::debug!(kind = %gvk, error = %why, "listing objects failed");
             }
         }

@@ -24,7 +24,7 @@ use crate::{
     kube::{
         key::{Gvk, ObjectRef},
         object::Labels,
-        selector::Selector,
+        selector::LabelSelector,
     },
     sandbox::services::Services,
     schedule::dependencies::ReadDependency,
@@ -422,7 +422,7 @@ impl Interceptor for Overlay {
 
     fn overlay_collection(&self, path: &str) -> Option<CollectionOverlay> {
         let list = ApiTarget::parse(path)?;
-        let selector = list.parameter("labelSelector").map(Selector::parse);
+        let selector = list.parameter("labelSelector").map(LabelSelector::parse);
         let selector = selector.and_then(Result::ok);
         let selected = |object: &Value| {
             let labels = object["metadata"]["labels"].as_object();

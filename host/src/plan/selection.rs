@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use anyhow::bail;
 
-use super::{PlanRequest, Planner, SYNC_TIMEOUT};
+use super::{PLAN_SYNC_TIMEOUT, PlanRequest, Planner};
 use crate::{
     cache::store::ListQuery,
     client::api::ApiError,
@@ -34,7 +34,7 @@ impl Planner {
             return unconnected;
         }
         for scope in namespaces.kind_scopes(&kind, None, Projection::Full) {
-            let Ok(serving) = informers.wait_synced(&scope, SYNC_TIMEOUT).await else {
+            let Ok(serving) = informers.wait_synced(&scope, PLAN_SYNC_TIMEOUT).await else {
                 continue;
             };
             for (key, object) in store.list(&serving, &ListQuery::default()) {
@@ -42,7 +42,7 @@ impl Planner {
                     Ok(cluster) => {
                         let secret = cluster.kubeconfig_secret();
                         let scope = namespaces.object_scope(&secret, Projection::Full);
-                        let _ = informers.wait_synced(&scope, SYNC_TIMEOUT).await;
+                        let _ = informers.wait_synced(&scope, PLAN_SYNC_TIMEOUT).await;
                         let secret = store.get(&secret, Projection::Full);
                         match self.services.clusters.connect(&cluster, secret.as_deref()) {
                             // Calls use only a connection that has passed a check.
@@ -86,7 +86,7 @@ impl Planner {
             }
             let scopes: Vec<_> = kinds.iter().flat_map(|k| k.scopes(namespaces)).collect();
             for scope in &scopes {
-                let synced = self.services.wait_synced(scope, SYNC_TIMEOUT).await;
+                let synced = self.services.wait_synced(scope, PLAN_SYNC_TIMEOUT).await;
                 synced.map_err(|why| anyhow::anyhow!("{} can't be listed: {why}", scope.gvk))?;
             }
             let kinds: Vec<Gvk> = kinds.into_iter().map(|k| k.gvk.clone()).collect();

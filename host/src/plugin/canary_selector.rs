@@ -3,7 +3,7 @@
 use sha2::{Digest, Sha256};
 
 use super::spec::CanaryObjects;
-use crate::kube::{object::KubeObject, selector::Selector};
+use crate::kube::{object::KubeObject, selector::LabelSelector};
 
 /// The objects that a canary reconciles.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub enum CanarySelector {
     /// A percentage. The uid of an object decides alone, so that raising it only adds objects.
     Weight(u8),
     /// The objects with these labels.
-    Selector(Selector),
+    Selector(LabelSelector),
 }
 
 impl CanarySelector {
@@ -20,7 +20,7 @@ impl CanarySelector {
         match (objects.weight, &objects.label_selector) {
             (Some(weight @ 0..=100), None) => Ok(Self::Weight(weight)),
             (Some(weight), None) => Err(format!("spec.canary.objects.weight is {weight}: 100 at most")),
-            (None, Some(text)) => Selector::parse(text)
+            (None, Some(text)) => LabelSelector::parse(text)
                 .map(Self::Selector)
                 .map_err(|e| format!("spec.canary.objects.labelSelector: {e}")),
             _ => Err("spec.canary.objects: exactly one of weight and labelSelector is needed".into()),

@@ -15,6 +15,7 @@ use crate::{
     },
     plugin::LoadState,
     policy::grants::{CLUSTER_PATTERN, Grant, Permissions, ReconcileSettings, ServiceAccount, Subscription},
+    supply::signature::{PublicKey, SignaturePolicy},
 };
 
 /// Desired state of a plugin: the source of its component, its permissions, and its configuration. The name of the
@@ -208,6 +209,20 @@ pub struct VerifySpec {
     /// `Loaded` condition carries a warning.
     #[serde(default = "default_true")]
     pub required: bool,
+}
+
+impl VerifySpec {
+    /// The signature policy, with the keys that it names.
+    pub fn build_policy(&self, keys: Vec<PublicKey>) -> SignaturePolicy {
+        let policy = match self.require_all {
+            true => SignaturePolicy::all_of(keys),
+            false => SignaturePolicy::any_of(keys),
+        };
+        match self.required {
+            true => policy,
+            false => policy.permissive(),
+        }
+    }
 }
 
 fn default_true() -> bool {

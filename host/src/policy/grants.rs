@@ -41,10 +41,7 @@ pub use self::{
 };
 use crate::{
     contract::limits::{LimitsSpec, Time},
-    kube::{
-        key::{cluster_name, is_path_segment, own_cluster},
-        renamed_fields::explain_unknown_field,
-    },
+    kube::key::{cluster_name, is_path_segment, own_cluster},
     policy::{components::ComponentPolicy, network::NetworkGrant},
 };
 
@@ -377,8 +374,7 @@ impl Grant {
 impl Grants {
     /// Reads a grants file (YAML). The error names the file, the place and the field.
     pub fn parse(text: &str, file: &str) -> Result<Self, String> {
-        let grants: Self =
-            serde_saphyr::from_str(text).map_err(|e| format!("{file}: {}", explain_unknown_field(e)))?;
+        let grants: Self = serde_saphyr::from_str(text).map_err(|e| format!("{file}: {}", e))?;
         for (plugin, grant) in &grants.plugins {
             grant
                 .check_fields()

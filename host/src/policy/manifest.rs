@@ -9,7 +9,7 @@ use serde_json::Value;
 use wasm_encoder::{Component, CustomSection, RawSection};
 use wasmparser::{Parser, Payload};
 
-use crate::{kube::renamed_fields::explain_unknown_field, policy::grants::Permissions};
+use crate::policy::grants::Permissions;
 
 /// Name of the custom section.
 pub const SECTION_NAME: &str = "ostler:manifest";
@@ -58,8 +58,7 @@ pub enum ManifestError {
 impl Manifest {
     /// Parses a `plugin.yaml`. The error names the file, the place and the field.
     pub fn parse(text: &str, file: &str) -> Result<Self, String> {
-        let manifest: Self =
-            serde_saphyr::from_str(text).map_err(|e| format!("{file}: {}", explain_unknown_field(e)))?;
+        let manifest: Self = serde_saphyr::from_str(text).map_err(|e| format!("{file}: {}", e))?;
         manifest.check_fields().map_err(|e| format!("{file}: {e}"))?;
         Ok(manifest)
     }

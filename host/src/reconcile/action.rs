@@ -81,7 +81,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kube::{key::Gvk, selector::Selector};
+    use crate::kube::{key::Gvk, selector::LabelSelector};
 
     const FINALIZER: &str = "tests.ostler.dev/probe";
 
@@ -89,7 +89,7 @@ mod tests {
         PluginKind {
             gvk: Gvk::new("tests.ostler.dev", "v1alpha1", "Probe"),
             finalizer: Some(FINALIZER.into()),
-            selector: Some(Selector::parse("team=ci").expect("a selector")),
+            selector: Some(LabelSelector::parse("team=ci").expect("a selector")),
             phase: false,
             namespaces: Some(vec!["ci".into()]),
             cluster: "".into(),

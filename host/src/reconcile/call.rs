@@ -97,7 +97,10 @@ impl ReconcileRun<'_> {
             let is_error = is_error || outcome.result().is_error();
             controller.keep_recording(plugin, recorded, is_error);
         }
-        stats.end_call(self.key(), failed, took, started.elapsed());
+        let whole = started.elapsed();
+        stats.end_reconcile(self.key(), failed, whole);
+        #[cfg(feature = "dev")]
+        stats.durations.record(took, whole);
         outcome
     }
 

@@ -186,11 +186,7 @@ fn remove_nulls(value: &mut Value) {
 
 /// A condition in JSON. As in Kubernetes the transition time changes with the status only.
 fn render_condition(c: &Condition, old: Option<&Value>, moment: StatusContext) -> Value {
-    let status = match c.status {
-        ConditionStatus::True => "True",
-        ConditionStatus::False => "False",
-        ConditionStatus::Unknown => "Unknown",
-    };
+    let status = c.status.as_str();
     let since = old
         .filter(|o| o["status"] == status)
         .and_then(|o| o["lastTransitionTime"].as_str())

@@ -5,9 +5,12 @@ use std::time::Duration;
 use super::GuestResult;
 use crate::{
     contract::bindings::reconciler::{Failure, Next, Resolution},
-    kube::well_known::{
-        annotation::{DELETION_POLICY, FORCE_DELETE},
-        condition_type, object_reason,
+    kube::{
+        backoff::add_jitter,
+        well_known::{
+            annotation::{DELETION_POLICY, FORCE_DELETE},
+            condition_type, object_reason,
+        },
     },
     plugin::Plugin,
     reconcile::conditions,
@@ -18,7 +21,7 @@ use crate::{
 /// Shortest delay of a requeue, also where a component asks for none.
 const MIN_REQUEUE_DELAY: Duration = Duration::from_millis(10);
 /// Limit of an interval: a component or a file may ask for any number.
-const MAX_INTERVAL: Duration = Duration::from_secs(366 * 24 * 3600);
+pub(super) const MAX_INTERVAL: Duration = Duration::from_secs(366 * 24 * 3600);
 /// Jitter of an interval, as a percentage of it.
 pub(super) const JITTER_PERCENT: u32 = 10;
 
@@ -42,7 +45,7 @@ impl Intervals {
 
     /// The requeue of an object that waits for something else.
     pub fn requeue_waiting(&self, now: Duration) -> Requeue<Cause> {
-        let wait = add_jitter(self.wait, self.jitter);
+        let wait = add_jitter(self.wait.min(MAX_INTERVAL), self.jitter);
         Requeue::Wait(now + wait.max(MIN_REQUEUE_DELAY), Cause::Retry)
     }
 }
@@ -108,7 +111,10 @@ fn choose_requeue(result: &GuestResult, situation: &Situation) -> Requeue<Cause>
             Next::AwaitChange => Requeue::AwaitChange,
             Next::Poll(ms) => {
                 let interval = ms.map_or(intervals.poll, Duration::from_millis);
-                after(add_jitter(interval, intervals.jitter), Cause::Poll)
+                after(
+                    add_jitter(interval.min(MAX_INTERVAL), intervals.jitter),
+                    Cause::Poll,
+                )
             }
             Next::After(ms) => after(Duration::from_millis(ms), Cause::Timer),
             Next::At(at) => {
@@ -187,12 +193,6 @@ pub(super) fn needs_event(failure: &Failure, reason_before: &str) -> bool {
 /// Returns true if a failure means that the object waits for something else.
 pub(super) fn is_wait(failure: &Failure) -> bool {
     matches!(failure.resolution, Resolution::Wait | Resolution::Throttled(_))
-}
-
-/// Adds up to this percentage to an interval, so that objects that were created together don't poll together forever.
-pub(super) fn add_jitter(interval: Duration, percent: u32) -> Duration {
-    let interval = interval.min(MAX_INTERVAL);
-    interval + interval * percent.min(100) / 100 * (crate::kube::time::unique_id() % 1000) as u32 / 1000
 }
 
 #[cfg(test)]
@@ -413,14 +413,6 @@ mod tests {
                 unreachable!("it is one");
             };
             assert_eq!(needs_event(&failure, before), expected, "{before}");
-        }
-    }
-
-    #[test]
-    fn add_jitter_to_any_interval_stays_within_limits() {
-        for interval in [Duration::ZERO, Duration::from_millis(u64::MAX), Duration::MAX] {
-            let jittered = add_jitter(interval, u32::MAX);
-            assert!(jittered >= interval.min(MAX_INTERVAL) && jittered <= MAX_INTERVAL * 2);
         }
     }
 }

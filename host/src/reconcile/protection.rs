@@ -14,7 +14,7 @@ use tracing::info;
 
 use super::{Controller, ReconcileOutcome, finalized::list_finalized, name_objects, run::ReconcileRun};
 use crate::{
-    cache::store::ListQuery,
+    cache::{informer::SYNC_TIMEOUT, store::ListQuery},
     client::api::{ApiError, warn_api_error},
     cluster::{ClusterObject, cluster_gvk},
     effect::events::{EventDraft, EventType},
@@ -38,8 +38,6 @@ const MAX_NAMED_USERS: usize = 5;
 pub(super) const RELEASE_INTERVAL: Duration = Duration::from_secs(15);
 /// Interval of checks whether the plugins that may have users are loaded.
 const LOADING_INTERVAL: Duration = Duration::from_secs(1);
-/// Limit of the time for the list of a kind of users.
-const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection that objects need for their cleanup.
 enum Protected {

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use super::{
     Controller, GuestResult,
-    decision::{JITTER_PERCENT, add_jitter},
+    decision::{JITTER_PERCENT, MAX_INTERVAL},
     run::ReconcileRun,
 };
 use crate::{
     contract::bindings::types::Condition,
     kube::{
+        backoff::add_jitter,
         key::ObjectRef,
         well_known::{condition_type, object_reason},
     },
@@ -36,7 +37,7 @@ impl Controller {
 
     /// The time after an interval, with jitter.
     pub(super) fn time_after(&self, interval: Duration) -> Duration {
-        self.services.dispatcher.now() + add_jitter(interval, JITTER_PERCENT)
+        self.services.dispatcher.now() + add_jitter(interval.min(MAX_INTERVAL), JITTER_PERCENT)
     }
 
     /// Delay of a requeue by time; none for one that depends on an event or a backoff.

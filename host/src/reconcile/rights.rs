@@ -14,7 +14,7 @@ use tracing::{info, warn};
 
 use super::{Controller, ReconcileOutcome};
 use crate::{
-    cache::store::ListQuery,
+    cache::{informer::SYNC_TIMEOUT, store::ListQuery},
     cluster::cluster_gvk,
     kube::{
         key::{Gvk, ObjectRef},
@@ -35,8 +35,6 @@ use crate::{
 const RELEASE_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of checks whether a binding has become unneeded. From then on it can be deleted without a host.
 const REVIEW_INTERVAL: Duration = Duration::from_secs(60);
-/// Limit of the time for the list of bindings and objects.
-const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Returns the kind `RoleBinding`.
 pub fn role_binding_gvk() -> Gvk {

@@ -90,9 +90,6 @@ pub struct ObjectCounts {
 const MAX_ERRORS: usize = 5;
 /// Limit of the bytes kept of an error's message.
 const MAX_MESSAGE_BYTES: usize = 1024;
-/// Limit of the durations kept for percentiles.
-const MAX_SAMPLES: usize = 100_000;
-
 /// Statistics of all objects.
 pub struct ReconcileStats {
     store: Arc<Store>,
@@ -100,8 +97,9 @@ pub struct ReconcileStats {
     objects: Mutex<ObjectEntries>,
     /// The builds that reconciled an object: most objects share one.
     builds: Mutex<Vec<Arc<Build>>>,
-    /// Durations of the first reconciles in microseconds: of the component's call, and of the whole reconcile.
-    overhead: Mutex<Vec<(u32, u32)>>,
+    /// Durations of the first reconciles.
+    #[cfg(feature = "dev")]
+    pub durations: super::durations::ReconcileDurations,
 }
 
 /// The entries, and their number by kind: metrics are scraped while there are many.
@@ -210,7 +208,8 @@ impl ReconcileStats {
             began: Instant::now(),
             objects: Mutex::default(),
             builds: Mutex::default(),
-            overhead: Mutex::default(),
+            #[cfg(feature = "dev")]
+            durations: Default::default(),
         }
     }
 
@@ -262,16 +261,7 @@ impl ReconcileStats {
         build
     }
 
-    /// Records the end of a reconcile with the durations of the component's call and of the whole.
-    pub fn end_call(&self, key: &ObjectRef, failed: bool, call: Duration, whole: Duration) {
-        self.end_reconcile(key, failed, whole);
-        let mut samples = self.overhead.lock();
-        if samples.len() < MAX_SAMPLES {
-            samples.push((to_micros(call), to_micros(whole)));
-        }
-    }
-
-    /// Records the end of a reconcile without a component's call.
+    /// Records the end of a reconcile with its duration.
     pub fn end_reconcile(&self, key: &ObjectRef, failed: bool, whole: Duration) {
         self.update_entry(key, |entry| {
             entry.failures += u32::from(failed);
@@ -352,21 +342,6 @@ impl ReconcileStats {
         let mut objects = self.objects.lock();
         objects.by_key.retain(|key, _| key.gvk != *gvk);
         objects.counts.remove(gvk);
-    }
-
-    /// Number of reconciles whose durations are kept.
-    pub fn count_reconciles(&self) -> usize {
-        self.overhead.lock().len()
-    }
-
-    /// Durations in microseconds of the component's call and of the whole reconcile, without the first `after` ones.
-    pub fn list_durations(&self, after: usize) -> Vec<(u64, u64)> {
-        let samples = self.overhead.lock();
-        let after = samples.get(after..).unwrap_or_default();
-        after
-            .iter()
-            .map(|(call, whole)| ((*call).into(), (*whole).into()))
-            .collect()
     }
 
     /// Statistics of all objects, in order of kind, namespace and name.

@@ -6,10 +6,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::value::RecordedValue;
-use crate::{
-    contract::limits::{LimitsSpec, PluginLimits},
-    kube::renamed_fields::explain_unknown_field,
-};
+use crate::contract::limits::{LimitsSpec, PluginLimits};
 
 /// The version of the file's format.
 pub const API_VERSION: &str = "ostler.dev/v1alpha1";
@@ -188,8 +185,7 @@ impl Recording {
                 header.api_version
             ));
         }
-        let recording: Self =
-            serde_json::from_str(text).map_err(|e| format!("{file}: {}", explain_unknown_field(e)))?;
+        let recording: Self = serde_json::from_str(text).map_err(|e| format!("{file}: {}", e))?;
         match &*recording.function {
             "reconcile" | "cleanup" | "handle" => Ok(recording),
             other => Err(format!(

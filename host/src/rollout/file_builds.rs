@@ -131,7 +131,7 @@ impl Reloader {
         let mut content = Sha256::new();
         content.update(&digest);
         content.update(config.as_deref().unwrap_or("").as_bytes());
-        content.update(format!("{:?}", self.grants));
+        content.update(self.grants_version.to_le_bytes());
         let revision = encode_hex(&content.finalize());
         if self.registry.is_current(&id, &revision) {
             self.files.waiting.remove(file);

@@ -15,14 +15,14 @@ use tokio::sync::watch;
 use tracing::{debug, warn};
 
 use crate::{
-    cache::store::ListQuery,
+    cache::{informer::SYNC_TIMEOUT, store::ListQuery},
     client::api::{ApiError, parse_response},
     kube::{
         backoff::Backoff,
         key::ObjectRef,
         object::KubeObject,
         scope::{Projection, Scope},
-        selector::Selector,
+        selector::LabelSelector,
         well_known::plugin_reason,
     },
     plugin::{
@@ -38,8 +38,6 @@ use crate::{
     },
 };
 
-/// Limit of the time for the first list, after which the reason is logged and listing is retried.
-const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
 /// Backoff between discovery requests while the API server does not serve the kind.
 pub(super) const DISCOVERY_BACKOFF: Backoff =
     Backoff::new(Duration::from_millis(200), Duration::from_secs(30)).with_jitter(50);
@@ -47,7 +45,7 @@ pub(super) const DISCOVERY_BACKOFF: Backoff =
 /// The `Plugin` objects that this host follows.
 pub struct PluginObjects {
     services: Arc<Services>,
-    selector: Option<Selector>,
+    selector: Option<LabelSelector>,
     registries: oci::ComponentStore,
     registry: Arc<PluginRegistry>,
     /// True once the objects are listed, or it is known that they can't be.
@@ -91,7 +89,7 @@ impl PluginObjects {
     /// Creates the set of the objects that a selector matches, or of all. Components are pulled through `registries`.
     pub fn new(
         services: Arc<Services>,
-        selector: Option<Selector>,
+        selector: Option<LabelSelector>,
         registries: oci::ComponentStore,
         registry: Arc<PluginRegistry>,
     ) -> Self {
@@ -394,16 +392,7 @@ impl PluginObjects {
         if keys.is_empty() {
             return Err(invalid("spec.verify", &"keys or keysFrom is needed"));
         }
-        let policy = if verify.require_all {
-            SignaturePolicy::all_of(keys)
-        } else {
-            SignaturePolicy::any_of(keys)
-        };
-        Ok(if verify.required {
-            policy
-        } else {
-            policy.permissive()
-        })
+        Ok(verify.build_policy(keys))
     }
 
     async fn read_secret(&self, reason: &'static str, name: &KeyName) -> Result<Vec<u8>, LoadError> {

@@ -39,7 +39,7 @@ pub use self::{
     effects::{EffectCounts, Effects},
 };
 use crate::{
-    cache::informer::{InformerReader, SyncError},
+    cache::informer::{InformerReader, SYNC_TIMEOUT, SyncError},
     client::{
         access_review::{AccessError, ObjectAccess, ReviewSubject},
         api::ApiError,
@@ -63,9 +63,6 @@ use crate::{
     sandbox::services::{ApiAccess, Services, SharedCache},
     schedule::dependencies::ReadDependency,
 };
-
-/// Longest time that a read waits for the initial list of an informer.
-const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Longest such wait for an informer of another cluster.
 const CLUSTER_SYNC_TIMEOUT: Duration = Duration::from_secs(3);

@@ -13,7 +13,7 @@ use crate::{
         key::{Gvk, ObjectMap, ObjectRef},
         object::KubeObject,
         scope::{NamespaceScope, Projection, Scope},
-        selector::{FieldSelector, NAME_PATH, Selector},
+        selector::{FieldSelector, LabelSelector, NAME_PATH},
     },
     schedule::small_set::SmallSet,
 };
@@ -47,7 +47,7 @@ pub struct List {
     /// The namespace; empty for all.
     pub namespace: Arc<str>,
     /// Label selector; none for all.
-    pub labels: Option<Selector>,
+    pub labels: Option<LabelSelector>,
     /// Field selector; none for all.
     pub fields: Option<FieldSelector>,
     /// The part of each object that was read.
@@ -69,7 +69,7 @@ impl List {
             && self.projection == Projection::Full
             && (self.namespace.is_empty() || self.namespace == key.namespace)
             && self.labels.as_ref().is_none_or(|s| s.matches(&object.labels))
-            && self.fields.as_ref().is_none_or(|s| s.matches(object))
+            && self.fields.as_ref().is_none_or(|s| object.is_selected_by(s))
     }
 
     fn paths(&self) -> impl Iterator<Item = &str> {
@@ -79,7 +79,7 @@ impl List {
     /// The bucket of the list.
     fn bucket(&self) -> Bucket {
         let name = self.fields.as_ref().and_then(FieldSelector::required_name);
-        let label = || self.labels.as_ref().and_then(Selector::equality_term);
+        let label = || self.labels.as_ref().and_then(LabelSelector::equality_term);
         let field = || self.fields.as_ref().and_then(FieldSelector::equality_term);
         // A name selects least: lists of one object each, which share a label, are not compared with every change.
         let term = match (name, label()) {
@@ -438,7 +438,8 @@ mod tests {
                 gvk: Gvk::new("", "v1", "ConfigMap"),
                 cluster: "".into(),
                 namespace: namespace.into(),
-                labels: Some(Selector::parse(&labels).expect("a selector")).filter(|_| !labels.is_empty()),
+                labels: Some(LabelSelector::parse(&labels).expect("a selector"))
+                    .filter(|_| !labels.is_empty()),
                 fields: fields.map(|text| FieldSelector::parse(&text).expect("a selector")),
                 projection,
             }))
@@ -457,7 +458,7 @@ mod tests {
             gvk: Gvk::new("", "v1", "ConfigMap"),
             cluster: "".into(),
             namespace: "a".into(),
-            labels: Some(Selector::parse("x=1").expect("a selector")),
+            labels: Some(LabelSelector::parse("x=1").expect("a selector")),
             fields: Some(FieldSelector::parse(fields).expect("a selector")),
             projection: Projection::Full,
         }

@@ -8,6 +8,7 @@ use super::{
     health::UpstreamHealth,
     transport_error::{TransportError, TransportErrorKind},
 };
+use crate::client::circuit::{CircuitPass, CircuitTransition};
 
 /// Duration after which an abandoned attempt counts as a failure of the upstream. A shorter one proves nothing: the
 /// caller may have had little time left.
@@ -16,25 +17,31 @@ const ABANDONED_TIMEOUT: Duration = Duration::from_secs(5);
 /// An admitted attempt. The breaker learns the result of each, also if the future is dropped.
 pub struct Attempt<'a> {
     client: &'a UpstreamClient,
-    /// The attempt is the trial of a half-open breaker.
-    pub is_trial: bool,
+    pass: CircuitPass<'a>,
     started_at: Instant,
-    unfinished: bool,
     /// The budget of the response, while its body is read.
     pub budget: Option<ResponseBudget>,
 }
 
 impl<'a> Attempt<'a> {
     /// Starts an attempt now.
-    pub fn new(client: &'a UpstreamClient, trial: bool) -> Self {
-        Self {
+    ///
+    /// # Errors
+    /// The circuit is open: the failure that opened it.
+    pub fn start(client: &'a UpstreamClient) -> Result<Self, String> {
+        Ok(Self {
             client,
-            is_trial: trial,
+            pass: client.circuit.admit_request()?,
             started_at: Instant::now(),
-            unfinished: true,
             budget: None,
-        }
+        })
     }
+
+    /// The attempt is the trial of a circuit that is open.
+    pub fn is_trial(&self) -> bool {
+        self.pass.is_trial()
+    }
+
     /// Changes the upstream's health, and reports a change of its status.
     pub fn update_health(&self, change: impl FnOnce(&mut UpstreamHealth) -> bool) {
         let changed = change(&mut self.client.state.lock().health);
@@ -45,13 +52,7 @@ impl<'a> Attempt<'a> {
 
     /// The server has responded.
     pub fn record_success(mut self) {
-        self.unfinished = false;
-        let mut state = self.client.state.lock();
-        let before = state.breaker.trial_at().is_some();
-        state.breaker.record_success(self.is_trial);
-        let closed = before && state.breaker.trial_at().is_none();
-        drop(state);
-        if closed {
+        if self.pass.record_success() != CircuitTransition::Unchanged {
             (self.client.context.on_status_change)();
         }
     }
@@ -92,19 +93,11 @@ impl<'a> Attempt<'a> {
     }
 
     fn finish_failed(mut self, why: &str, is_unanswered: bool) {
-        self.unfinished = false;
         self.record_failure(why, is_unanswered);
     }
 
-    fn record_failure(&self, why: &str, is_unanswered: bool) {
-        let mut state = self.client.state.lock();
-        if state.breaker.trial_at().is_none() || self.is_trial {
-            why.clone_into(&mut state.last_failure);
-            state.last_failure_unanswered = is_unanswered;
-        }
-        let opened = state.breaker.record_failure(self.is_trial, Instant::now());
-        drop(state);
-        if opened {
+    fn record_failure(&mut self, why: &str, is_unanswered: bool) {
+        if self.pass.record_failure(why, 1, is_unanswered) != CircuitTransition::Unchanged {
             (self.client.context.on_status_change)();
         }
     }
@@ -113,15 +106,12 @@ impl<'a> Attempt<'a> {
 impl Drop for Attempt<'_> {
     /// The future of the request was dropped: its timeout passed, or its call ended.
     fn drop(&mut self) {
-        if !self.unfinished {
+        if self.pass.is_finished() {
             return;
         }
         let waited_for_host = self.budget.as_ref().is_some_and(ResponseBudget::waits_for_memory);
         if !waited_for_host && self.started_at.elapsed() >= ABANDONED_TIMEOUT.min(self.client.timeout) {
-            return self.record_failure("no answer in time", true);
-        }
-        if self.is_trial {
-            self.client.state.lock().breaker.cancel_trial();
+            self.record_failure("no answer in time", true);
         }
     }
 }

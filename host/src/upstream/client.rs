@@ -36,7 +36,7 @@ use super::{
     transport_error::{TransportError, TransportErrorKind},
 };
 use crate::{
-    client::breaker::{Admission, CircuitBreaker, CircuitState},
+    client::{breaker::CircuitState, circuit::Circuit},
     kube::backoff::Backoff,
     policy::network::NetworkPolicy,
 };
@@ -99,16 +99,13 @@ pub struct UpstreamClient {
     pub(super) timeout: Duration,
     connect_timeout: Duration,
     pub(super) context: ClientContext,
+    /// Without responses for a while, requests fail at once.
+    pub(super) circuit: Circuit,
     pub(super) state: Mutex<ClientState>,
 }
 
 /// State shared by all requests.
 pub(super) struct ClientState {
-    pub(super) breaker: CircuitBreaker,
-    /// The last failure, as reported while the breaker is open.
-    pub(super) last_failure: String,
-    /// The last failure was one without a response, so that a successful connection disproves it.
-    pub(super) last_failure_unanswered: bool,
     pub(super) retry_budget: RetryBudget,
     etag_cache: EtagCache,
     pub(super) health: UpstreamHealth,
@@ -213,10 +210,8 @@ impl UpstreamClient {
             response_bytes: bytes(limits.response_body_bytes),
             timeout,
             connect_timeout,
+            circuit: Circuit::default(),
             state: Mutex::new(ClientState {
-                breaker: CircuitBreaker::default(),
-                last_failure: String::new(),
-                last_failure_unanswered: false,
                 retry_budget: RetryBudget::default(),
                 etag_cache: EtagCache::default(),
                 health: std::mem::take(&mut context.health),
@@ -333,8 +328,7 @@ impl UpstreamClient {
         );
         let is_repeatable = request.method.is_safe() || error.is_unsent() && request.method.is_idempotent();
         is_repeatable && !is_hopeless && {
-            let mut state = self.state.lock();
-            state.breaker.trial_at().is_none() && state.retry_budget.withdraw_retry()
+            self.circuit.trial_at().is_none() && self.state.lock().retry_budget.withdraw_retry()
         }
     }
 
@@ -426,19 +420,8 @@ impl UpstreamClient {
         if !wait.is_zero() {
             tokio::time::sleep(wait).await;
         }
-        let mut state = self.state.lock();
-        let is_trial = match state.breaker.admit_request(Instant::now()) {
-            Admission::Allowed => false,
-            Admission::Trial => true,
-            // A trial may take as long as its timeout: a call that waited for it would hold its memory meanwhile. Its end changes the
-            // Upstream's status, which wakes the objects that read it. The reason is that of the last request, word for word: a
-            // condition that alternated would be written with each attempt.
-            Admission::Rejected(_) | Admission::TrialRunning => {
-                return Err(SendError::Unavailable(state.last_failure.clone()));
-            }
-        };
-        drop(state);
-        Ok(Attempt::new(self, is_trial))
+        // The end of a trial changes the Upstream's status, which wakes the objects that read it.
+        Attempt::start(self).map_err(SendError::Unavailable)
     }
 
     fn conditional_headers(&self, request: &PreparedRequest<'_>) -> Vec<(HeaderName, HeaderValue)> {
@@ -551,11 +534,9 @@ impl UpstreamClient {
 
     /// Connects and logs in, unless requests have shown the health already.
     pub async fn check_health(&self) {
-        let admission = self.state.lock().breaker.admit_request(Instant::now());
-        if matches!(admission, Admission::Rejected(_) | Admission::TrialRunning) {
+        let Ok(attempt) = Attempt::start(self) else {
             return;
-        }
-        let attempt = Attempt::new(self, admission == Admission::Trial);
+        };
         if let Err(error) = self.open_connection().await {
             return attempt.record_transport_error(&error);
         }
@@ -574,7 +555,7 @@ impl UpstreamClient {
             }
         }
         // A connection does not disprove an earlier 5xx status: only a request can.
-        let proves = !attempt.is_trial || self.state.lock().last_failure_unanswered;
+        let proves = !attempt.is_trial() || self.circuit.is_unanswered();
         if proves {
             attempt.record_success();
         }
@@ -611,9 +592,9 @@ impl UpstreamClient {
 
     /// The health as reported in the Upstream's status.
     pub fn health_report(&self) -> HealthReport {
-        let state = self.state.lock();
-        let open = state.breaker.trial_at().map(|_| &*state.last_failure);
-        state.health.to_report(open, self.credentials.is_anonymous())
+        let open = self.circuit.open_reason();
+        let health = &self.state.lock().health;
+        health.to_report(open.as_deref(), self.credentials.is_anonymous())
     }
 
     /// The known health of the upstream.
@@ -625,7 +606,7 @@ impl UpstreamClient {
     /// long.
     pub fn needs_health_check(&self, idle: Duration) -> bool {
         let state = self.state.lock();
-        let open = state.breaker.trial_at().is_some();
+        let open = self.circuit.trial_at().is_some();
         state.health.is_unknown()
             || open
             || !state.health.is_healthy()
@@ -636,7 +617,7 @@ impl UpstreamClient {
     /// `latest`.
     pub fn next_health_check(&self, unhealthy: Backoff, idle: Duration) -> Duration {
         let mut state = self.state.lock();
-        let reopens = state.breaker.trial_at();
+        let reopens = self.circuit.trial_at();
         if state.health.is_healthy() && reopens.is_none() {
             state.failed_checks = 0;
             return idle;
@@ -649,7 +630,7 @@ impl UpstreamClient {
 
     /// State of the circuit breaker.
     pub fn circuit_state(&self) -> CircuitState {
-        self.state.lock().breaker.circuit_state(Instant::now())
+        self.circuit.state()
     }
 }
 

@@ -8,10 +8,7 @@ use super::{
     UpstreamSecretKey,
     spec::{SecretKeySelector, Upstream, UpstreamAuth, UpstreamSpec},
 };
-use crate::{
-    kube::{object::KubeObject, renamed_fields::explain_unknown_field},
-    policy::origin::Origin,
-};
+use crate::{kube::object::KubeObject, policy::origin::Origin};
 
 /// An `Upstream` as its client needs it.
 #[derive(Clone, Debug)]
@@ -31,8 +28,8 @@ pub struct UpstreamObject {
 impl UpstreamObject {
     /// Parses a stored object; the error names the field.
     pub fn from_object(object: &KubeObject) -> Result<Self, String> {
-        let upstream: Upstream = serde_json::from_slice(&object.json.text())
-            .map_err(|e| format!("Upstream: {}", explain_unknown_field(e)))?;
+        let upstream: Upstream =
+            serde_json::from_slice(&object.json.text()).map_err(|e| format!("Upstream: {}", e))?;
         Ok(Self {
             uid: object.uid.to_string(),
             generation: object.generation,

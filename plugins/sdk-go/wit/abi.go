@@ -1930,7 +1930,6 @@ func loadReconcilerReconciledKind(p uint32) (v ReconcilerReconciledKind) {
 	v.Finalizer = loadOptionString(p + 24)
 	v.LabelSelector = loadOptionString(p + 36)
 	v.Phase = load[uint8](p+48) != 0
-	v.WaitForDependents = load[uint8](p+49) != 0
 	return v
 }
 
@@ -1939,7 +1938,6 @@ func storeReconcilerReconciledKind(p uint32, v ReconcilerReconciledKind) {
 	storeOptionString(p+24, v.Finalizer)
 	storeOptionString(p+36, v.LabelSelector)
 	store(uint32(p+48), uint8(flag(v.Phase)))
-	store(uint32(p+49), uint8(flag(v.WaitForDependents)))
 }
 
 func lowerListReconcilerReconciledKind(v []ReconcilerReconciledKind) (uint32, uint32) {

@@ -693,10 +693,6 @@ type ReconcilerReconciledKind struct {
 	// `Progressing`, `Ready` and `Terminating`. Otherwise a field of this name
 	// belongs to the plugin.
 	Phase bool
-	// Whether `cleanup` waits until the objects that the deleted one owns are
-	// gone, as with Kubernetes' foreground deletion. A host that does not
-	// offer this refuses the plugin.
-	WaitForDependents bool
 }
 
 // ReconcilerDescriptor:

@@ -1,5 +1,7 @@
 //! `CustomResourceDefinition`s from Rust types.
 
+use std::{fs, path::Path};
+
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
@@ -238,4 +240,57 @@ fn constants_to_enum(map: &mut Map<String, Value>) {
 fn unwrap_lines(text: &str) -> String {
     let paragraphs = text.split("\n\n").map(|p| p.replace('\n', " "));
     paragraphs.collect::<Vec<_>>().join("\n\n")
+}
+/// Compares generated CRDs, each with its file name, with the files of a folder. With `UPDATE_CRDS=1` it writes them first. For
+/// tests.
+///
+/// # Panics
+/// A file differs, or cannot be read or written.
+pub fn compare_files(folder: &Path, crds: &[(String, String)]) {
+    for (name, text) in crds {
+        let path = folder.join(name);
+        if std::env::var_os("UPDATE_CRDS").is_some() {
+            fs::write(&path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        }
+        let checked_in = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let differing = checked_in.lines().zip(text.lines()).find(|(old, new)| old != new);
+        assert!(
+            checked_in == *text,
+            "{name} is not as generated, first at {differing:?}: UPDATE_CRDS=1 writes it"
+        );
+    }
+}
+
+/// The problems of a generated CRD: keywords that the API server refuses as not structural, and fields that `kubectl explain`
+/// would show without a description. For tests.
+///
+/// # Panics
+/// The text is not the YAML of a CRD with a spec.
+#[must_use]
+pub fn find_problems(text: &str) -> Vec<String> {
+    let keywords = ["$ref", "anyOf", "oneOf", "\"null\"", "uint", "- null", "$schema"];
+    let used = keywords.into_iter().filter(|keyword| text.contains(keyword));
+    let mut problems: Vec<_> = used.map(|keyword| format!("has {keyword}")).collect();
+    let crd: Value = serde_saphyr::from_str(text).expect("YAML");
+    let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    assert!(
+        schema["properties"]["spec"]["properties"].is_object(),
+        "a spec with fields"
+    );
+    collect_undescribed(schema, "", &mut problems);
+    problems
+}
+
+fn collect_undescribed(schema: &Value, path: &str, problems: &mut Vec<String>) {
+    for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+        let path = format!("{path}.{name}");
+        // The API server describes metadata; spec and status belong to the kind.
+        let own = !["apiVersion", "kind", "metadata"].contains(&name.as_str());
+        if own && field["description"].as_str().is_none_or(|text| text.len() < 5) {
+            problems.push(format!("{path} has no description"));
+        }
+        collect_undescribed(field, &path, problems);
+        collect_undescribed(&field["items"], &format!("{path}[]"), problems);
+        collect_undescribed(&field["additionalProperties"], &format!("{path}.*"), problems);
+    }
 }

@@ -118,7 +118,6 @@ pub fn kind<R: Reconciler>(_: &R) -> ReconciledKind {
         finalizer: R::FINALIZER.map(Into::into),
         label_selector: R::LABEL_SELECTOR.map(Into::into),
         phase: R::PHASE,
-        wait_for_dependents: R::WAIT_FOR_DEPENDENTS,
     }
 }
 

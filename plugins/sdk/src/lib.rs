@@ -141,9 +141,6 @@ pub trait Reconciler {
     /// type then has the field, so that the CRD has it too.
     const PHASE: bool = false;
 
-    /// Set to `true`, [`Reconciler::cleanup`] waits until the objects that the deleted one owns are gone.
-    const WAIT_FOR_DEPENDENTS: bool = false;
-
     /// Moves the observed state towards the desired state of the object. It is level-triggered: for the same state it has
     /// the same result, regardless of the number of calls.
     ///

@@ -18,7 +18,7 @@ use ostler::testing::{
     engine::CompileCache,
     grants::Grants,
     key::{Gvk, ObjectRef},
-    selector::Selector,
+    selector::LabelSelector,
 };
 use ostler::{Host, HostSettings};
 use serde_json::json;
@@ -141,7 +141,7 @@ impl Lab {
             own_namespace: Some(namespace.clone()),
             namespaces: vec![namespace.clone()],
             // Other tests may use the same cluster.
-            plugin_selector: Some(Selector::parse(&format!("lab={namespace}")).expect("a selector")),
+            plugin_selector: Some(LabelSelector::parse(&format!("lab={namespace}")).expect("a selector")),
             workers: 8,
             cache: Some(CompileCache {
                 directory: compiled_dir(),

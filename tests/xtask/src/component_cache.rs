@@ -13,12 +13,13 @@ use ostler_builder::{fingerprint::InputDigest, replace_file};
 use crate::paths;
 
 /// What components are made of, below the root of the workspace. A folder counts with all of its files.
-const SOURCES: [&str; 13] = [
+const SOURCES: [&str; 14] = [
     ".cargo/config.toml",
     "Cargo.lock",
     "Cargo.toml",
     "crds",
     "host/readiness",
+    "host/selector",
     "host/schema",
     "plugins",
     "tests/bench/plugin",

@@ -225,7 +225,7 @@ impl<T: InformerProgress> ScopeIndex<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kube::selector::Selector;
+    use crate::kube::selector::LabelSelector;
 
     #[derive(Clone, Copy, PartialEq)]
     enum State {
@@ -255,7 +255,7 @@ mod tests {
             namespace: namespace.into(),
             selector: Some(selector)
                 .filter(|s| !s.is_empty())
-                .map(|s| Selector::parse(s).expect("a selector")),
+                .map(|s| LabelSelector::parse(s).expect("a selector")),
             projection: Projection::Full,
         }
     }

@@ -37,7 +37,7 @@ use crate::{
         hash::hash_to_u64,
         key::{Gvk, ObjectRef},
         scope::{NamespaceScope, Projection, Scope},
-        selector::Selector,
+        selector::LabelSelector,
     },
     schedule::{dispatcher::Dispatcher, queue::Queue},
 };
@@ -616,7 +616,7 @@ async fn unneeded_watches_of_thousands_of_readers_are_found_quickly() {
     let informers = Informers::new(client_of_one_config_map(), Arc::default(), Arc::new(|_, _| {}));
     let needed: Vec<Scope> = (0..10_000)
         .map(|i| Scope {
-            selector: Some(Selector::parse(&format!("owner=o{i}")).expect("a selector")),
+            selector: Some(LabelSelector::parse(&format!("owner=o{i}")).expect("a selector")),
             ..config_map_scope("n")
         })
         .collect();

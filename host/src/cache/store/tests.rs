@@ -13,7 +13,7 @@ fn scope(namespace: &str, selector: Option<&str>, projection: Projection) -> Sco
         gvk: gvk(),
         cluster: "".into(),
         namespace: namespace.into(),
-        selector: selector.map(|s| Selector::parse(s).expect("a selector")),
+        selector: selector.map(|s| LabelSelector::parse(s).expect("a selector")),
         projection,
     }
 }
@@ -226,7 +226,7 @@ fn index_entries_are_removed_with_their_objects() {
         let (key, object) = labelled(&format!("o{i}"), &i.to_string(), i + 1, &(i % 3).to_string());
         store.put(&key, object, Projection::Full, VersionSource::Watch);
     }
-    let labels = Selector::parse("l=1").expect("a selector");
+    let labels = LabelSelector::parse("l=1").expect("a selector");
     let query = ListQuery {
         labels: Some(&labels),
         ..ListQuery::default()
@@ -250,7 +250,7 @@ fn list_by_name_needs_no_index() {
     for i in 0..100 {
         put(&store, &format!("o{i}"), &i.to_string(), i + 1);
     }
-    let [labels, other] = ["l=a", "l=b"].map(|text| Selector::parse(text).expect("a selector"));
+    let [labels, other] = ["l=a", "l=b"].map(|text| LabelSelector::parse(text).expect("a selector"));
     let fields = FieldSelector::parse("metadata.name=o7").expect("a selector");
     let list = |namespace, labels, after: Option<&str>| {
         let after = after.map(|name| ListKey {
@@ -290,7 +290,7 @@ proptest! {
         asked in 0..4u8, page in 1..7usize,
     ) {
         let store = watching(&[all()]);
-        let labels = Selector::parse(&format!("l={asked}")).expect("a selector");
+        let labels = LabelSelector::parse(&format!("l={asked}")).expect("a selector");
         let fields = FieldSelector::parse(&format!("data.f={asked}")).expect("a selector");
         let by_label = ListQuery { labels: Some(&labels), ..ListQuery::default() };
         let by_field = ListQuery { fields: Some(&fields), ..ListQuery::default() };

@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use ostler_builder::crds::plural_of;
 
-use crate::kube::{selector::is_dns_label, well_known::environment};
+use crate::kube::{key::is_dns_label, well_known::environment};
 
 /// Arguments of `ostler plugin new`.
 #[derive(Args)]

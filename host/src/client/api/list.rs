@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{ApiClient, ApiError, MetadataForm, parse_response};
-use crate::kube::{key::Gvk, selector::Selector};
+use crate::kube::{key::Gvk, selector::LabelSelector};
 
 /// The end of one page of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,7 +24,7 @@ impl ApiClient {
         &self,
         gvk: &Gvk,
         namespace: &str,
-        labels: Option<&Selector>,
+        labels: Option<&LabelSelector>,
     ) -> Result<String, ApiError> {
         let mut path = format!("{}?", self.discover_resource(gvk).await?.collection(namespace));
         if let Some(selector) = labels {

@@ -42,7 +42,7 @@ use crate::{
         owned::{add_mark, add_owner_label, is_owned, remove_mark},
         scope::Projection as CacheProjection,
         secret_view::{visible_json, visible_value},
-        selector::{FieldSelector, Selector},
+        selector::{FieldSelector, LabelSelector},
         well_known::{bookkeeping, condition_type},
     },
     observe::metrics::{HostCall, Suppressed},
@@ -567,7 +567,7 @@ impl PluginCall {
             .await?;
         let check = |object: &Arc<KubeObject>| match &required {
             None => object.check_ready(&key.gvk),
-            Some((kind, status)) => object.check_condition(kind, status_text(*status)),
+            Some((kind, status)) => object.check_condition(kind, status.as_str()),
         };
         let state = object.as_ref().map(check).unwrap_or_default();
         match object {
@@ -741,15 +741,6 @@ impl PluginCall {
     }
 }
 
-/// The status of a condition as the API has it.
-fn status_text(status: ConditionStatus) -> &'static str {
-    match status {
-        ConditionStatus::True => "True",
-        ConditionStatus::False => "False",
-        ConditionStatus::Unknown => "Unknown",
-    }
-}
-
 /// Returns true for the path of a field with values of a Secret.
 fn is_secret_value(path: &str) -> bool {
     matches!(path.split('.').next(), Some("data" | "stringData"))
@@ -842,9 +833,9 @@ fn add_owner(object: &mut Value, key: &ObjectRef, target: &CallTarget) -> Result
 fn parse_selectors(
     gvk: &Gvk,
     options: &ListOptions,
-) -> Result<(Option<Selector>, Option<FieldSelector>), Error> {
+) -> Result<(Option<LabelSelector>, Option<FieldSelector>), Error> {
     let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
-    let labels = given(&options.label_selector).map(|text| Selector::parse(&text));
+    let labels = given(&options.label_selector).map(|text| LabelSelector::parse(&text));
     let labels = labels
         .transpose()
         .map_err(|e| Error::Invalid(format!("label-selector: {e}")))?;

@@ -5,7 +5,7 @@ use tracing::instrument;
 use super::PluginCall;
 use crate::{
     contract::bindings::{permits::Host, types::Error},
-    kube::selector::is_dns_label,
+    kube::key::is_dns_label,
     observe::metrics::HostCall,
     schedule::permits::PermitRequest,
 };

@@ -18,7 +18,7 @@ use crate::{
         key::{Gvk, ObjectRef},
         object::KubeObject,
         scope::{Projection, Scope},
-        selector::Selector,
+        selector::LabelSelector,
     },
     schedule::{
         dependencies::{List, ReadDependency},
@@ -58,7 +58,7 @@ impl Reading {
             gvk: child(),
             cluster: "".into(),
             namespace: namespace.into(),
-            selector: selector.map(|s| Selector::parse(s).expect("a selector")),
+            selector: selector.map(|s| LabelSelector::parse(s).expect("a selector")),
             projection: form,
         };
         match self {

@@ -47,16 +47,7 @@ pub async fn read_signature_policy(client: &Client, verify: &VerifySpec) -> anyh
     if keys.is_empty() {
         bail!("spec.verify: keys or keysFrom is needed");
     }
-    let policy = if verify.require_all {
-        SignaturePolicy::all_of(keys)
-    } else {
-        SignaturePolicy::any_of(keys)
-    };
-    Ok(if verify.required {
-        policy
-    } else {
-        policy.permissive()
-    })
+    Ok(verify.build_policy(keys))
 }
 
 async fn read_config_map_key(client: &Client, name: &KeyName) -> anyhow::Result<String> {

@@ -446,8 +446,6 @@ fn network_grant_parses_and_names_invalid_entry() {
 fn unknown_field_is_named() {
     let error = Grants::parse("plugins: {team: {kubernets: []}}", "g.yaml").unwrap_err();
     assert!(error.contains("g.yaml") && error.contains("kubernets"), "{error}");
-    let error = Grants::parse("plugins: {team: {secretsAreReadable: true}}", "g.yaml").unwrap_err();
-    assert!(error.contains("renamed to `readSecrets`"), "{error}");
 }
 
 #[test]

@@ -97,7 +97,7 @@ impl PluginCall {
             &token,
         );
         let (mut found, next) = page.await.map_err(|e| self.map_api_error(access, e))?;
-        found.retain(|(_, object)| list.fields.as_ref().is_none_or(|f| f.matches(object)));
+        found.retain(|(_, object)| list.fields.as_ref().is_none_or(|f| object.is_selected_by(f)));
         let at = if next.is_empty() { at + 1 } else { at };
         let token = (at < lists.len()).then(|| format!("live/{at}/{next}"));
         Ok((found, token))

@@ -4,7 +4,7 @@ use super::PluginCall;
 use crate::{
     client::api::ApiError,
     contract::bindings::{kubernetes::LogOptions, types::Error},
-    kube::{key::ObjectRef, selector::is_dns_label},
+    kube::key::{ObjectRef, is_dns_label},
     policy::grants::{Access, GrantVerb},
     sandbox::{capabilities::protection::ConnectionUsage, services::Services},
 };

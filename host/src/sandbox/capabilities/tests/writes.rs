@@ -5,7 +5,7 @@ use serde_json::json;
 use super::*;
 use crate::{
     cache::store::VersionSource,
-    kube::selector::{FieldSelector, Selector},
+    kube::selector::{FieldSelector, LabelSelector},
     schedule::dependencies::List,
 };
 
@@ -29,7 +29,7 @@ async fn written_object_of_a_list_that_was_read_takes_no_watch_of_its_own() {
             gvk: gvk.clone(),
             cluster: "".into(),
             namespace: "a".into(),
-            labels: Some(Selector::parse(label).expect("a selector")),
+            labels: Some(LabelSelector::parse(label).expect("a selector")),
             fields: Some(FieldSelector::parse("metadata.name=b").expect("a selector")),
             projection: Projection::Full,
         }))
