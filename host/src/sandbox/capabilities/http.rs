@@ -293,7 +293,7 @@ impl PluginCall {
     /// Checks a request and finds its upstream. All Secrets of its credentials and its body are in the store then.
     async fn prepare_request(&mut self, request: Request) -> Result<PreparedRequest, Error> {
         for secret in request.substitutions.iter().flat_map(named_secrets) {
-            self.check_secret(secret, None)?;
+            self.context.check_secret(secret, None)?;
         }
         let method = method_name(request.method);
         let upstream = self
@@ -401,25 +401,6 @@ impl PluginCall {
         Ok(loaded)
     }
 
-    /// Checks the grant to name a Secret and to have its value written to a destination, and returns its key.
-    pub(super) fn check_secret(
-        &self,
-        secret: &SecretKeyRef,
-        destination: Option<SecretDestination<'_>>,
-    ) -> Result<ObjectRef, Error> {
-        check_host_reference("a Secret to insert", secret.cluster.as_deref())?;
-        let (namespace, name) = (secret.namespace.as_deref(), secret.name.as_str());
-        let namespace = namespace.unwrap_or(self.context.host_namespace());
-        check_path_segments(namespace, name, "secret")?;
-        deny_digest_key(&Gvk::secret(), name)?;
-        self.context.check_grant(&Access::Secret {
-            namespace,
-            name,
-            destination,
-        })?;
-        Ok(ObjectRef::new(Gvk::secret(), namespace, name))
-    }
-
     /// Loads a Secret that the component may name (but never read) into the store, as a dependency.
     async fn load_secret(
         &mut self,
@@ -427,7 +408,7 @@ impl PluginCall {
         secret: &SecretKeyRef,
         destination: Option<SecretDestination<'_>>,
     ) -> Result<ObjectRef, Error> {
-        let key = self.check_secret(secret, destination)?;
+        let key = self.context.check_secret(secret, destination)?;
         self.get_cached(services, &key, Projection::Full).await?;
         Ok(key)
     }

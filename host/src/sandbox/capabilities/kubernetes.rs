@@ -1,5 +1,6 @@
 //! `kubernetes`: reads from the shared cache, writes with the plugin's field manager.
 
+mod checks;
 mod insertion;
 mod lists;
 mod logs;
@@ -10,7 +11,7 @@ mod reads;
 
 use std::{hash::Hash, sync::Arc};
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tracing::{Span, field::Empty, instrument};
 
 use self::{
@@ -19,10 +20,7 @@ use self::{
     projection::{cache_projection, project_fields},
 };
 use super::{
-    CallTarget, PluginCall, ReferenceDisplay,
-    context::{check_own_cluster, parse_gvk},
-    http::deny_digest_key,
-    protection::ConnectionUsage,
+    PluginCall, ReferenceDisplay, context::parse_gvk, http::deny_digest_key, protection::ConnectionUsage,
 };
 use crate::{
     client::{access_review::ObjectAccess, api::ApiError},
@@ -39,17 +37,17 @@ use crate::{
         hash::hash_to_u64,
         key::{Gvk, ObjectRef, is_path_segment},
         object::KubeObject,
-        owned::{add_mark, add_owner_label, is_owned, remove_mark},
+        owned::is_owned,
         scope::Projection as CacheProjection,
         secret_view::{visible_json, visible_value},
         selector::{FieldSelector, LabelSelector},
         well_known::{bookkeeping, condition_type},
     },
     observe::metrics::{HostCall, Suppressed},
-    policy::grants::{Access, GrantVerb, SecretDestination},
+    policy::grants::{Access, GrantVerb},
     sandbox::services::{ClusterAccess, Services},
     schedule::dependencies::{List, ReadDependency},
-    upstream::{Redactor, SecretUses, upstream_gvk},
+    upstream::{Redactor, upstream_gvk},
 };
 
 /// Maximum number of objects in a page from the shared cache.
@@ -68,7 +66,7 @@ impl Host for PluginCall {
                 cluster: &key.cluster,
             })?;
         } else {
-            self.check_verb(GrantVerb::Get, &key)?;
+            self.context.check_verb(GrantVerb::Get, &key)?;
         }
         let access = self
             .access_cluster(&services, &key.cluster, ConnectionUsage::Reads)
@@ -187,7 +185,8 @@ impl Host for PluginCall {
         let request_digest =
             hash_to_u64(|hasher| (&object, options.owned, options.force, &target.object.uid).hash(hasher));
         let cluster = self.context.parse_cluster(options.cluster.as_deref())?;
-        self.check_remote_options(&cluster, options.owned, &options.substitutions)?;
+        self.context
+            .check_remote_options(&cluster, options.owned, &options.substitutions)?;
         let is_owned_elsewhere = options.owned && !self.context.is_target_cluster(&cluster);
         let usage = ConnectionUsage::of_write(is_owned_elsewhere);
         self.charge_bytes_to_host(object.len())?;
@@ -203,9 +202,9 @@ impl Host for PluginCall {
                 .unchanged_since_last_apply(&by, request_digest)
         };
         if let Some((key, live)) = find_unchanged() {
-            self.check_verb(GrantVerb::Apply, &key)?;
+            self.context.check_verb(GrantVerb::Apply, &key)?;
             if names_secrets(&key.gvk) {
-                self.check_named_secrets(&key, &live.to_value(), None)?;
+                self.context.check_named_secrets(&key, &live.to_value(), None)?;
             }
             let access = self.access_cluster(&services, &cluster, usage).await?;
             self.check_patch(&access, &key).await?;
@@ -231,13 +230,16 @@ impl Host for PluginCall {
             .begin_host_call(HostCall::KubernetesCreate)
             .map(|(s, services)| (s.key.clone(), services))?;
         let cluster = self.context.parse_cluster(options.cluster.as_deref())?;
-        self.check_remote_options(&cluster, options.owned, &options.substitutions)?;
+        self.context
+            .check_remote_options(&cluster, options.owned, &options.substitutions)?;
         self.charge_bytes_to_host(object.len())?;
         let is_owned_elsewhere = options.owned && !self.context.is_target_cluster(&cluster);
         let usage = ConnectionUsage::of_write(is_owned_elsewhere);
-        let (key, mut object) = self.prepare_object(object, &cluster, options.owned, GrantVerb::Create)?;
-        self.check_insertion(&key, &options.substitutions)?;
-        self.check_named_secrets(&key, &object, None)?;
+        let (key, mut object) =
+            self.context
+                .prepare_object(object, &cluster, options.owned, GrantVerb::Create)?;
+        self.context.check_insertion(&key, &options.substitutions)?;
+        self.context.check_named_secrets(&key, &object, None)?;
         let access = self.access_cluster(&services, &cluster, usage).await?;
         check_scope(&access.api.writer, &key.gvk, &key.namespace).await?;
         Span::current().record("object", tracing::field::display(&key));
@@ -276,8 +278,8 @@ impl Host for PluginCall {
         let by = target.key.clone();
         self.charge_bytes_to_host(patch.len())?;
         let key = self.context.parse_reference(&r)?;
-        self.check_verb(GrantVerb::Patch, &key)?;
-        let patch = self.check_merge_patch(&by, &key, &patch)?;
+        self.context.check_verb(GrantVerb::Patch, &key)?;
+        let patch = self.context.check_merge_patch(&by, &key, &patch)?;
         let access = self
             .access_cluster(&services, &key.cluster, ConnectionUsage::Changes)
             .await?;
@@ -321,7 +323,7 @@ impl Host for PluginCall {
             namespace: &key.namespace,
             cluster: &key.cluster,
         })?;
-        let patch = self.check_merge_patch(&by, &key, &patch)?;
+        let patch = self.context.check_merge_patch(&by, &key, &patch)?;
         let access = self
             .access_cluster(&services, &key.cluster, ConnectionUsage::Changes)
             .await?;
@@ -343,7 +345,7 @@ impl Host for PluginCall {
         let (target, services) = self.begin_host_call(HostCall::KubernetesDelete)?;
         let by = target.key.clone();
         let key = self.context.parse_reference(&r)?;
-        self.check_verb(GrantVerb::Delete, &key)?;
+        self.context.check_verb(GrantVerb::Delete, &key)?;
         deny_digest_key(&key.gvk, &key.name)?;
         let access = self
             .access_cluster(&services, &key.cluster, ConnectionUsage::Reads)
@@ -379,7 +381,7 @@ impl Host for PluginCall {
     async fn read_log(&mut self, pod: types::ObjectRef, options: LogOptions) -> Result<String, Error> {
         let (_, services) = self.begin_host_call(HostCall::KubernetesReadLog)?;
         let key = self.context.parse_reference(&pod)?;
-        self.check_log_request(&key, &options)?;
+        self.context.check_log_request(&key, &options)?;
         self.read_log_tail(&services, &key, &options).await
     }
 }
@@ -398,8 +400,10 @@ impl PluginCall {
     ) -> Result<Vec<u8>, Error> {
         let is_owned_elsewhere = options.owned && !self.context.is_target_cluster(cluster);
         let usage = ConnectionUsage::of_write(is_owned_elsewhere);
-        let (key, mut object) = self.prepare_object(object, cluster, options.owned, GrantVerb::Apply)?;
-        self.check_insertion(&key, &options.substitutions)?;
+        let (key, mut object) =
+            self.context
+                .prepare_object(object, cluster, options.owned, GrantVerb::Apply)?;
+        self.context.check_insertion(&key, &options.substitutions)?;
         Span::current().record("object", tracing::field::display(&key));
         let access = self.access_cluster(services, cluster, usage).await?;
         check_scope(&access.api.writer, &key.gvk, &key.namespace).await?;
@@ -417,7 +421,7 @@ impl PluginCall {
         let mut live_version = None;
         if names_secrets(&key.gvk) {
             let before = live.as_ref().map(|live| live.to_value());
-            self.check_named_secrets(&key, &object, before.as_ref())?;
+            self.context.check_named_secrets(&key, &object, before.as_ref())?;
             // The check is about the fields of other managers as well, so it holds for this version only.
             live_version = live.as_ref().map(|live| live.resource_version);
         }
@@ -469,28 +473,6 @@ fn names_secrets(gvk: &Gvk) -> bool {
 }
 
 impl PluginCall {
-    /// Refuses what a write to another cluster cannot have: an owner without a finalizer, and substitutions, since a grant
-    /// for a namespace of the host's own cluster must not let a Secret leave it.
-    fn check_remote_options(
-        &self,
-        cluster: &str,
-        owned: bool,
-        substitutions: &[types::Substitution],
-    ) -> Result<(), Error> {
-        if owned {
-            self.check_remote_owner(cluster)?;
-        }
-        if !substitutions.is_empty() {
-            check_own_cluster("substitutions in an object", cluster)?;
-        }
-        Ok(())
-    }
-
-    /// An object may carry the mark of an owner on another cluster.
-    fn may_have_mark(&self, key: &ObjectRef) -> bool {
-        !(key.is_home() && self.context.home_cluster().is_empty())
-    }
-
     /// Records an apply, and counts one that was unnecessary and therefore not sent.
     fn record_apply(&mut self, key: ObjectRef, sent: bool, is_owned: bool) -> Result<(), Error> {
         Span::current().record("sent", sent);
@@ -557,7 +539,7 @@ impl PluginCall {
         required: Option<(String, ConditionStatus)>,
     ) -> Result<Vec<u8>, Error> {
         let key = self.context.parse_reference(&r)?;
-        self.check_verb(GrantVerb::Get, &key)?;
+        self.context.check_verb(GrantVerb::Get, &key)?;
         let access = self
             .access_cluster(services, &key.cluster, ConnectionUsage::Reads)
             .await?;
@@ -637,108 +619,6 @@ impl PluginCall {
         let read = ObjectAccess::to_object(verb, key);
         self.check_rbac(access, &[read]).await
     }
-
-    /// Checks the grant of a verb for the kind, namespace and cluster of an object.
-    fn check_verb(&self, verb: GrantVerb, key: &ObjectRef) -> Result<(), Error> {
-        self.context.check_grant(&Access::Kubernetes {
-            verb,
-            gvk: &key.gvk,
-            namespace: &key.namespace,
-            cluster: &key.cluster,
-        })
-    }
-
-    /// Checks that the plugin may name each Secret of an Upstream or a Cluster that it writes. `live` is the object before.
-    fn check_named_secrets(
-        &self,
-        key: &ObjectRef,
-        object: &Value,
-        live: Option<&Value>,
-    ) -> Result<(), Error> {
-        if key.gvk.is_same_kind(&upstream_gvk()) {
-            return self.check_upstream_secrets(key, object, live);
-        }
-        if !key.gvk.is_same_kind(&cluster_gvk()) {
-            return Ok(());
-        }
-        // The kubeconfig in the Secret has the destination, which nobody knows before.
-        let pointer = "/spec/kubeconfigSecretRef/name";
-        let written = [Some(object), live].into_iter().flatten();
-        let named = written.filter_map(|object| object.pointer(pointer)?.as_str());
-        for name in named {
-            let access = Access::Secret {
-                namespace: &key.namespace,
-                name,
-                destination: None,
-            };
-            let own = self.context.own_namespace();
-            let checked = self.context.policy.grants.check_access(&access, own);
-            checked.map_err(|e| {
-                Error::Denied(format!("spec.kubeconfigSecretRef of Cluster {}: {e}", key.name))
-            })?;
-        }
-        Ok(())
-    }
-
-    /// Checks that the plugin may name each Secret of an Upstream that it writes, for the origins of its URLs: it is the
-    /// host that sends them. `live` is the object before.
-    fn check_upstream_secrets(
-        &self,
-        key: &ObjectRef,
-        object: &Value,
-        live: Option<&Value>,
-    ) -> Result<(), Error> {
-        let uses =
-            SecretUses::of_apply(object, live).map_err(|e| Error::Invalid(format!("Upstream: {e}")))?;
-        for (field, name) in &uses.secrets {
-            for origin in &uses.origins {
-                let access = Access::Secret {
-                    namespace: &key.namespace,
-                    name,
-                    destination: Some(SecretDestination::Origin(origin)),
-                };
-                let checked = self
-                    .context
-                    .policy
-                    .grants
-                    .check_access(&access, self.context.own_namespace());
-                checked.map_err(|e| Error::Denied(format!("{field} of Upstream {}: {e}", key.name)))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Parses and checks an object that a component writes, and adds the owner reference of an owned object.
-    fn prepare_object(
-        &self,
-        object: Vec<u8>,
-        cluster: &Arc<str>,
-        owned: bool,
-        verb: GrantVerb,
-    ) -> Result<(ObjectRef, Value), Error> {
-        let mut object: Value =
-            serde_json::from_slice(&object).map_err(|e| invalid_object(&e.to_string()))?;
-        let named = parse_identity(&object)?.with_cluster(cluster);
-        self.check_verb(verb, &named)?;
-        let key = self.context.parse_reference(&self.context.reference_to(&named))?;
-        deny_digest_key(&key.gvk, &key.name)?;
-        let Some(target) = &self.context.target else {
-            return Err(Error::Denied("no object to write for".into()));
-        };
-        if target.key.is_same_object(&key) {
-            return Err(invalid_object(
-                "the reconciled object itself: its status is returned, its spec belongs to its author",
-            ));
-        }
-        remove_host_fields(&mut object);
-        if owned && self.context.is_target_cluster(&key.cluster) {
-            add_owner(&mut object, &key, target)?;
-        } else if owned {
-            check_owner(target)?;
-            add_mark(&mut object, &target.key, &target.object.uid);
-        }
-        Ok((key, object))
-    }
 }
 
 /// Returns true for the path of a field with values of a Secret.
@@ -749,84 +629,6 @@ fn is_secret_value(path: &str) -> bool {
 /// Returns true for an annotation with which the host marks a write.
 fn is_mark(name: &str) -> bool {
     name.starts_with(bookkeeping::APPLIED) || name.starts_with(bookkeeping::SUBSTITUTED)
-}
-
-fn invalid_object(what: &str) -> Error {
-    Error::Invalid(format!("object: {what}"))
-}
-
-/// Kind, namespace and name of an object that a component writes.
-fn parse_identity(object: &Value) -> Result<ObjectRef, Error> {
-    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or("");
-    let (api_version, kind) = (text("/apiVersion"), text("/kind"));
-    let (namespace, name) = (text("/metadata/namespace"), text("/metadata/name"));
-    for (field, value) in [
-        ("apiVersion", api_version),
-        ("kind", kind),
-        ("metadata.name", name),
-    ] {
-        if value.is_empty() {
-            return Err(invalid_object(&format!("{field} is missing")));
-        }
-    }
-    Ok(ObjectRef::new(
-        Gvk::from_api_version(api_version, kind),
-        namespace,
-        name,
-    ))
-}
-
-/// Removes the fields of an object that the API server or the host sets.
-fn remove_host_fields(object: &mut Value) {
-    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-        for managed in ["managedFields", "resourceVersion", "ownerReferences"] {
-            metadata.remove(managed);
-        }
-        // Without the key nothing can be read from it as the removal of all annotations.
-        if metadata.get("annotations").is_some_and(Value::is_null) {
-            metadata.remove("annotations");
-        }
-    }
-    // The marks are the host's: a component that writes what it read would change them each time, and without the marks of
-    // inserted secrets it could read them.
-    if let Some(annotations) = object.pointer_mut("/metadata/annotations")
-        && let Some(annotations) = annotations.as_object_mut()
-    {
-        annotations.retain(|name, _| !is_mark(name));
-    }
-    remove_mark(object);
-}
-
-/// Refuses an owned object of a life-cycle hook.
-fn check_owner(target: &CallTarget) -> Result<(), Error> {
-    match target.object.uid.is_empty() {
-        true => Err(invalid_object(
-            "nothing to be owned by: `initialize` is about no object",
-        )),
-        false => Ok(()),
-    }
-}
-
-/// Makes the reconciled object the owner of an object on its cluster.
-fn add_owner(object: &mut Value, key: &ObjectRef, target: &CallTarget) -> Result<(), Error> {
-    check_owner(target)?;
-    let owner = &target.key;
-    if !owner.namespace.is_empty() && owner.namespace != key.namespace {
-        return Err(invalid_object(&format!(
-            "owned objects live in the owner's namespace `{}`",
-            owner.namespace
-        )));
-    }
-    add_owner_label(object, &target.object.uid);
-    object["metadata"]["ownerReferences"] = json!([{
-        "apiVersion": owner.gvk.api_version(),
-        "kind": &*owner.gvk.kind,
-        "name": &*owner.name,
-        "uid": &*target.object.uid,
-        "controller": true,
-        "blockOwnerDeletion": true,
-    }]);
-    Ok(())
 }
 
 /// The label and field selectors of a list; none for an empty one.

@@ -8,10 +8,7 @@ use std::{collections::HashMap, hash::Hash};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::{Map, Value};
 
-use super::super::{
-    PluginCall,
-    http::{StoreSecrets, named_secrets},
-};
+use super::super::{PluginCall, http::StoreSecrets};
 use crate::{
     contract::bindings::types::{Error, Substitution},
     kube::{hash::hash_to_u64, key::ObjectRef, secret_view::mark_keys, well_known::annotation::ORIGINS},
@@ -36,35 +33,6 @@ pub(super) struct FilledObject {
 }
 
 impl PluginCall {
-    /// Checks that the secrets of substitutions may be written into an object, before anything is read.
-    pub(super) fn check_insertion(
-        &self,
-        key: &ObjectRef,
-        substitutions: &[Substitution],
-    ) -> Result<(), Error> {
-        if substitutions.is_empty() {
-            return Ok(());
-        }
-        if !key.gvk.is_secret() {
-            return Err(Error::Invalid(format!(
-                "substitutions: {} is no Secret: the host inserts secrets into `data` and `stringData` of a Secret only",
-                key.gvk.kind
-            )));
-        }
-        let destination = SecretDestination::Object {
-            namespace: &key.namespace,
-        };
-        for secret in substitutions.iter().flat_map(named_secrets) {
-            if self.check_secret(secret, Some(destination))? == *key {
-                return Err(Error::Invalid(format!(
-                    "substitutions: Secret {} is the written object itself",
-                    secret.name
-                )));
-            }
-        }
-        Ok(())
-    }
-
     /// Inserts the secrets of substitutions into an object. They become dependencies: a rotated secret wakes the
     /// reconciled object, and so does one that is missing now.
     pub(super) async fn insert_secrets(

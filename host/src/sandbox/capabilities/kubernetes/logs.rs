@@ -4,13 +4,12 @@ use super::PluginCall;
 use crate::{
     client::api::ApiError,
     contract::bindings::{kubernetes::LogOptions, types::Error},
-    kube::key::{ObjectRef, is_dns_label},
-    policy::grants::{Access, GrantVerb},
+    kube::key::ObjectRef,
     sandbox::{capabilities::protection::ConnectionUsage, services::Services},
 };
 
 /// Maximum number of lines of one read.
-const MAX_LOG_LINES: u32 = 1000;
+pub(super) const MAX_LOG_LINES: u32 = 1000;
 
 /// Maximum size of the text of one read, in bytes.
 const MAX_LOG_BYTES: usize = 64 << 10;
@@ -43,35 +42,6 @@ impl PluginCall {
         };
         self.charge_bytes_from_host(text.len())?;
         Ok(text)
-    }
-
-    /// Checks a request for a log: the permission, the kind and the options.
-    pub(super) fn check_log_request(&self, key: &ObjectRef, options: &LogOptions) -> Result<(), Error> {
-        self.context.check_grant(&Access::Subresource {
-            verb: GrantVerb::Get,
-            gvk: &key.gvk,
-            subresource: "log",
-            namespace: &key.namespace,
-            cluster: &key.cluster,
-        })?;
-        if !(key.gvk.group.is_empty() && *key.gvk.kind == *"Pod") {
-            return Err(Error::Invalid(format!(
-                "{} has no log: a Pod of v1 has",
-                key.gvk.kind
-            )));
-        }
-        if options.tail_lines == 0 || options.tail_lines > MAX_LOG_LINES {
-            return Err(Error::Invalid(format!(
-                "tail-lines is {}: 1 to {MAX_LOG_LINES} lines can be read",
-                options.tail_lines
-            )));
-        }
-        match options.container.as_deref() {
-            Some(container) if !is_dns_label(container) => Err(Error::Invalid(format!(
-                "container `{container}` is not a name of a-z, 0-9 and -"
-            ))),
-            _ => Ok(()),
-        }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{
     contract::bindings::types::Error,
     effect::writer::{ApiWriter, InventoryRefusal},
     kube::{
-        key::{ObjectRef, display_cluster},
+        key::ObjectRef,
         object::KubeObject,
         owned::{MAX_OWNED_OBJECTS, check_takeover, is_owned_by, list_owned},
         scope::Projection,
@@ -22,29 +22,6 @@ use crate::{
 const MAX_CONCURRENT_CHECKS: usize = 8;
 
 impl PluginCall {
-    /// Refuses an owned object on another cluster where nothing would delete it: without a finalizer, the reconciled object
-    /// is gone before the host could do so.
-    pub(super) fn check_remote_owner(&self, cluster: &str) -> Result<(), Error> {
-        if self.context.is_target_cluster(cluster) {
-            return Ok(());
-        }
-        if self.context.is_hook() {
-            return Err(Error::Unsupported(
-                "owned objects on another cluster than that of their owner, in a life-cycle hook or a message handler: leave \
-                 out `owned`"
-                    .into(),
-            ));
-        }
-        match &self.context.target {
-            Some(target) if target.is_finalized => Ok(()),
-            _ => Err(Error::Invalid(format!(
-                "an object that owns others on another cluster, here {}, needs a finalizer, by which they are deleted before it: \
-                 name one for its kind in `describe`",
-                display_cluster(cluster)
-            ))),
-        }
-    }
-
     /// Prepares that an object on another cluster becomes owned: no other object owns it, and the inventory of the reconciled
     /// object lists it. Returns the version of the live object that a write requires, so that it fails (HTTP 409) if another
     /// owner is faster; none for an object that does not exist or is owned already.

@@ -2,45 +2,13 @@
 
 use serde_json::Value;
 
-use super::names_secrets;
 use crate::{
     contract::bindings::{kubernetes::Preconditions, types::Error},
-    kube::{key::ObjectRef, object::KubeObject, owned::check_patched_mark, secret_view::check_patched_marks},
-    sandbox::{
-        capabilities::{PluginCall, http::deny_digest_key},
-        services::ClusterAccess,
-    },
+    kube::{key::ObjectRef, object::KubeObject},
+    sandbox::{capabilities::PluginCall, services::ClusterAccess},
 };
 
 impl PluginCall {
-    /// Parses a merge patch of an object, and checks what it may change.
-    pub(super) fn check_merge_patch(
-        &self,
-        by: &ObjectRef,
-        key: &ObjectRef,
-        patch: &[u8],
-    ) -> Result<Value, Error> {
-        deny_digest_key(&key.gvk, &key.name)?;
-        let patch = parse_patch(patch)?;
-        check_patched_marks(&key.gvk, &patch).map_err(|e| Error::Invalid(format!("patch: {e}")))?;
-        if self.may_have_mark(key) {
-            check_patched_mark(&patch).map_err(|e| Error::Invalid(format!("patch: {e}")))?;
-        }
-        if names_secrets(&key.gvk) && patch.get("spec").is_some() {
-            return Err(Error::Denied(format!(
-                "patch: the spec of {} is applied or created, not patched, so that its Secrets can be checked",
-                key.gvk.kind
-            )));
-        }
-        if by.is_same_object(key) {
-            return Err(Error::Invalid(
-                "patch: the reconciled object itself: its status is returned, its spec belongs to its author"
-                    .into(),
-            ));
-        }
-        Ok(patch)
-    }
-
     /// Sends a merge patch of an object, or of its subresource of this name unless that is empty. Returns the object.
     pub(super) async fn send_patch(
         &mut self,
@@ -62,7 +30,7 @@ impl PluginCall {
 
 /// Parses a merge patch. The metadata may change in labels and annotations alone: everything else belongs to the API
 /// server, or to finalizers and owners that the host maintains.
-fn parse_patch(patch: &[u8]) -> Result<Value, Error> {
+pub(super) fn parse_patch(patch: &[u8]) -> Result<Value, Error> {
     let invalid = |what: &str| Error::Invalid(format!("patch: {what}"));
     let patch: Value = serde_json::from_slice(patch).map_err(|e| invalid(&e.to_string()))?;
     let Some(fields) = patch.as_object() else {
