@@ -139,7 +139,7 @@ impl Admin {
                 get(async |State(admin): State<Self>| run_blocking(move || Json(admin.status())).await),
             )
             .route("/store", get(store));
-        #[cfg(feature = "dev")]
+        #[cfg(feature = "durations")]
         let of_host = of_host.route("/reconciles", get(reconciles));
         let of_host = of_host.route_layer(middleware::from_fn(access::check_host_path));
         Router::new()
@@ -248,7 +248,7 @@ async fn get_readiness(State(admin): State<Admin>) -> (StatusCode, String) {
     (StatusCode::OK, format!("ok{}", note.unwrap_or_default()))
 }
 
-#[cfg(feature = "dev")]
+#[cfg(feature = "durations")]
 #[derive(Deserialize)]
 struct After {
     /// Number of reconciles to skip; without it only the total number is returned.
@@ -339,7 +339,7 @@ async fn store(State(admin): State<Admin>) -> Response {
 }
 
 /// Numbers and durations of reconciles, for benchmarks. Asked often while it is measured: the number costs nothing.
-#[cfg(feature = "dev")]
+#[cfg(feature = "durations")]
 async fn reconciles(State(admin): State<Admin>, Query(After { after }): Query<After>) -> Response {
     let durations = &admin.stats.durations;
     match after {

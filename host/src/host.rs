@@ -319,7 +319,7 @@ fn build_upstreams(fence: &WriteFence, dispatcher: &Arc<Dispatcher>, network: &N
         .with_network(network.clone())
         .with_status_listener(move |namespace, name| {
             let key = ObjectRef::new(upstream::upstream_gvk(), namespace, name);
-            dispatcher.enqueue(&key, Priority::Normal, Cause::UpstreamStatus);
+            dispatcher.enqueue(&key, Priority::Normal, Cause::StatusStale);
         })
 }
 

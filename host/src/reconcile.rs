@@ -11,7 +11,7 @@ pub mod conditions;
 mod connection;
 mod decision;
 mod deletion;
-#[cfg(feature = "dev")]
+#[cfg(feature = "durations")]
 mod durations;
 mod finalized;
 pub mod former_builds;

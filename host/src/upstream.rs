@@ -344,7 +344,7 @@ pub struct ClientPool {
     clients: Mutex<HashMap<(String, String), PoolEntry>>,
     brokers: BrokerClients,
     digest_key: DigestKey,
-    gate: WriteFence,
+    fence: WriteFence,
     network: NetworkPolicy,
     on_status_change: StatusListener,
     /// In a plan: answers the requests that are not sent.
@@ -477,7 +477,7 @@ impl Default for ClientPool {
             clients: Mutex::default(),
             brokers: BrokerClients::default(),
             digest_key: DigestKey::default(),
-            gate: WriteFence::default(),
+            fence: WriteFence::default(),
             network: NetworkPolicy::default(),
             on_status_change: Arc::new(|_, _| {}),
             dry_run: None,
@@ -487,8 +487,8 @@ impl Default for ClientPool {
 
 impl ClientPool {
     /// Sends requests with unsafe methods only while this fence is open.
-    pub fn with_fence(self, gate: WriteFence) -> Self {
-        Self { gate, ..self }
+    pub fn with_fence(self, fence: WriteFence) -> Self {
+        Self { fence, ..self }
     }
 
     /// Makes the digests of secrets with this key.
@@ -546,7 +546,7 @@ impl ClientPool {
             }
         }
         let age = coalesce::parse_max_age(&request);
-        let answer = client.send_request(request, secrets, &self.gate);
+        let answer = client.send_request(request, secrets, &self.fence);
         match age {
             Some((key, age)) => client.coalescer.get_or_request(key, age, answer).await,
             None => answer.await,

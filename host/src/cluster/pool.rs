@@ -295,7 +295,7 @@ impl ConnectionParts {
         let dispatcher = self.dispatcher.clone();
         let gate = Arc::new(RequestGate::new(
             cluster.spec.requests_in_flight(),
-            Arc::new(move || dispatcher.enqueue(&key, Priority::Normal, Cause::UpstreamStatus)),
+            Arc::new(move || dispatcher.enqueue(&key, Priority::Normal, Cause::StatusStale)),
         ));
         let (user, acts_as_plugins) = match &cluster.spec.impersonation {
             None => (None, false),

@@ -99,7 +99,7 @@ impl ReconcileRun<'_> {
         }
         let whole = started.elapsed();
         stats.end_reconcile(self.key(), failed, whole);
-        #[cfg(feature = "dev")]
+        #[cfg(feature = "durations")]
         stats.durations.record(took, whole);
         outcome
     }
@@ -389,7 +389,7 @@ impl Controller {
         let key = ObjectRef::new(plugins::kind(), "", plugin.name());
         self.services
             .dispatcher
-            .enqueue(&key, Priority::Normal, Cause::UpstreamStatus);
+            .enqueue(&key, Priority::Normal, Cause::StatusStale);
     }
 }
 

@@ -131,7 +131,7 @@ impl Controller {
         for plugin in serving {
             let key = ObjectRef::new(plugins::kind(), "", plugin.name());
             let dispatcher = &self.services.dispatcher;
-            dispatcher.enqueue(&key, Priority::Normal, Cause::UpstreamStatus);
+            dispatcher.enqueue(&key, Priority::Normal, Cause::StatusStale);
         }
     }
 }

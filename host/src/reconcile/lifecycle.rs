@@ -203,7 +203,7 @@ impl HookRunner {
         let key = ObjectRef::new(plugin::kind(), "", plugin.name());
         self.services
             .dispatcher
-            .enqueue(&key, Priority::Normal, Cause::UpstreamStatus);
+            .enqueue(&key, Priority::Normal, Cause::StatusStale);
     }
 
     /// Records a failure and waits for the next attempt. Returns `false` when the host is drained.

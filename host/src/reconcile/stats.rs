@@ -98,7 +98,7 @@ pub struct ReconcileStats {
     /// The builds that reconciled an object: most objects share one.
     builds: Mutex<Vec<Arc<Build>>>,
     /// Durations of the first reconciles.
-    #[cfg(feature = "dev")]
+    #[cfg(feature = "durations")]
     pub durations: super::durations::ReconcileDurations,
 }
 
@@ -208,7 +208,7 @@ impl ReconcileStats {
             began: Instant::now(),
             objects: Mutex::default(),
             builds: Mutex::default(),
-            #[cfg(feature = "dev")]
+            #[cfg(feature = "durations")]
             durations: Default::default(),
         }
     }

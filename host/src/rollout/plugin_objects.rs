@@ -187,7 +187,7 @@ impl PluginObjects {
         let key = ObjectRef::new(plugin::kind(), "", name);
         self.services
             .dispatcher
-            .enqueue(&key, Priority::Normal, Cause::UpstreamStatus);
+            .enqueue(&key, Priority::Normal, Cause::StatusStale);
     }
 
     /// Pulls a component. The second value is a remark about its signatures.

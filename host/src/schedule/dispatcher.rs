@@ -53,8 +53,9 @@ pub enum Cause {
     Timer,
     /// The annotation [`annotation::RECONCILE_NOW`] was set.
     Manual,
-    /// Requests to the Upstream or Cluster may have changed its status.
-    UpstreamStatus,
+    /// The status of an object of the host's own kinds may have to change: of an Upstream or Cluster after requests to it, of a Plugin
+    /// after its calls.
+    StatusStale,
     /// Its plugin was replaced by another build.
     PluginChange,
     /// The configuration of its plugin changed.
@@ -86,7 +87,7 @@ impl Cause {
             Self::Retry => "retry",
             Self::Timer => "timer",
             Self::Manual => "manual",
-            Self::UpstreamStatus => "traffic",
+            Self::StatusStale => "status-stale",
             Self::PluginChange => "plugin-change",
             Self::ConfigChange => "config-change",
             Self::Event(_) => "event",

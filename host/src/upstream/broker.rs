@@ -152,7 +152,7 @@ impl ClientPool {
                 let (listener, (namespace, name)) = (self.on_status_change.clone(), key.clone());
                 let context = BrokerContext {
                     network: self.network.clone(),
-                    fence: self.gate.clone(),
+                    fence: self.fence.clone(),
                     secrets: version.secrets.clone(),
                     rate_limiter: rate_limiter.1.clone(),
                     on_status_change: Arc::new(move || listener(&namespace, &name)),

@@ -239,7 +239,7 @@ type WakeHandler = Box<dyn Fn(&ObjectRef, &StreamKey) + Send + Sync>;
 /// All event streams of the host.
 pub struct EventStreams {
     inner: Mutex<StreamTable>,
-    gate: WriteFence,
+    fence: WriteFence,
     /// In a plan no stream is opened: nothing waits for its events.
     is_disabled: bool,
     wake: WakeHandler,
@@ -250,8 +250,11 @@ pub struct EventStreams {
 
 impl EventStreams {
     /// An empty set. Streams are open only while the fence is open.
-    pub fn new(gate: WriteFence, wake: impl Fn(&ObjectRef, &StreamKey) + Send + Sync + 'static) -> Arc<Self> {
-        Self::build_streams(gate, false, Box::new(wake))
+    pub fn new(
+        fence: WriteFence,
+        wake: impl Fn(&ObjectRef, &StreamKey) + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        Self::build_streams(fence, false, Box::new(wake))
     }
 
     /// A set for plans: subscriptions succeed, and no stream is opened.
@@ -259,10 +262,10 @@ impl EventStreams {
         Self::build_streams(WriteFence::closed(), true, Box::new(|_, _| {}))
     }
 
-    fn build_streams(gate: WriteFence, closed: bool, wake: WakeHandler) -> Arc<Self> {
+    fn build_streams(fence: WriteFence, closed: bool, wake: WakeHandler) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             inner: Mutex::default(),
-            gate,
+            fence,
             is_disabled: closed,
             wake,
             counters: StreamCounters::default(),
@@ -284,7 +287,7 @@ impl EventStreams {
         let source = Arc::new(source);
         let inner = &mut *self.inner.lock();
         // Checked behind the lock, so that `close_all` finds each stream that passes.
-        self.gate.check_open()?;
+        self.fence.check_open()?;
         if !source.is_allowed() {
             let why = "which addresses are allowed has just changed";
             return Err(SendError::Unavailable(why.into()));

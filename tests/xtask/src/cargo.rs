@@ -72,8 +72,18 @@ pub fn build_debug_binaries(packages: &[&str]) -> Result<BTreeMap<String, PathBu
 /// Builds the optimized binary of one package, without default features as the image has it. One package at a time,
 /// so that no other package adds features to its dependencies.
 pub fn build_release_binary(package: &str) -> Result<PathBuf> {
+    build_optimized(package, &[])
+}
+
+/// Builds the host as a production image has it, with the durations of reconciles that a benchmark reads.
+pub fn build_measured_host() -> Result<PathBuf> {
+    build_optimized("ostler", &["--features", "durations"])
+}
+
+fn build_optimized(package: &str, flags: &[&str]) -> Result<PathBuf> {
     let step = BuildStep::new(format!("Building {package}, optimized"));
-    let mut built = build_binaries(step, &[package], &["--release", "--no-default-features"])?;
+    let flags = [&["--release", "--no-default-features"], flags].concat();
+    let mut built = build_binaries(step, &[package], &flags)?;
     built.remove(package).context("cargo reported no binary")
 }
 

@@ -39,7 +39,7 @@ impl BuiltPrograms {
             arguments.extend([format!("--{flag}"), path.display().to_string()]);
         };
         if needs("ostler") {
-            program("ostler", &cargo::build_release_binary("ostler")?);
+            program("ostler", &cargo::build_measured_host()?);
         }
         if !pack.is_empty() {
             let built = components::build_components(|guest| guest.pack == "concourse")?;

@@ -57,7 +57,7 @@ pub fn run(names: &[&str], options: &BenchOptions) -> Result<ExitCode> {
     let mut binaries = cargo::build_debug_binaries(&Pack::Devops.programs())?;
     let host = match &options.host {
         Some(host) => host.clone(),
-        None => cargo::build_release_binary("ostler")?,
+        None => cargo::build_measured_host()?,
     };
     binaries.insert("ostler".into(), host);
     let start = |folder, hold_builds, deployments| {
