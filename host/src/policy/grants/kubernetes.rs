@@ -9,8 +9,7 @@ use super::{
     Access, GrantVerb, HOST_GROUP, Permissions,
     entry::{OwnPlace, PermissionEntry},
     patterns::{
-        covers, format_namespaces, matches_any, matches_namespace, require_items, require_values,
-        same_namespace,
+        format_namespaces, matches_any, matches_namespace, require_items, require_values, same_namespace,
     },
 };
 use crate::kube::key::{Gvk, IN_CLUSTER};
@@ -158,7 +157,7 @@ impl PermissionEntry for KubernetesGrant {
                     && g.covers_secrets(kind, granted.read_secrets)
                     && covers_clusters(&g.clusters, &self.clusters)
                     && g.verbs.contains(verb)
-                    && covers(&g.namespaces, namespace)
+                    && matches_any(&g.namespaces, namespace)
             })
         };
         let is_missing = |verb: &&GrantVerb| {
@@ -225,14 +224,15 @@ pub(super) fn covers_kind((granted_group, granted): (&str, &[String]), (group, k
     if group == HOST_GROUP {
         return granted_group == HOST_GROUP && granted.iter().any(|g| g == kind);
     }
-    (granted_group == "*" || granted_group == group) && covers(granted, kind)
+    (granted_group == "*" || granted_group == group) && matches_any(granted, kind)
 }
 
 /// Every cluster asked for is covered; an entry without clusters is about the home cluster.
 fn covers_clusters(granted: &[String], asked: &[String]) -> bool {
     let covers_pair = |asked: &str, granted: &str| match (asked.split_once('/'), granted.split_once('/')) {
         (Some((namespace, name)), Some((granted_namespace, granted_name))) => {
-            covers(&[granted_namespace.to_owned()], namespace) && covers(&[granted_name.to_owned()], name)
+            matches_any(&[granted_namespace.to_owned()], namespace)
+                && matches_any(&[granted_name.to_owned()], name)
         }
         // The host's own cluster.
         _ => asked == granted,

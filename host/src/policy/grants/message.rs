@@ -9,7 +9,7 @@ use super::{
     Access, Permissions,
     entry::{OwnPlace, PermissionEntry},
     patterns::{
-        covers, covers_all, format_namespaces, match_all, matches_any, matches_namespace, require_items,
+        covers_all, format_namespaces, match_all, matches_any, matches_namespace, require_items,
         require_values, same_namespace,
     },
     topic::{covers_topic, matches_topic},
@@ -44,7 +44,7 @@ impl MessageGrant {
     fn covers_exchange(&self, exchange: &String) -> bool {
         match exchange.as_str() {
             "" => self.exchanges.contains(exchange),
-            _ => covers(&self.exchanges, exchange),
+            _ => matches_any(&self.exchanges, exchange),
         }
     }
 }

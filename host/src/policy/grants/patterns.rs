@@ -2,7 +2,7 @@
 
 use super::SAME_NAMESPACE;
 
-/// Some pattern matches a word: the word itself, `*`, or a prefix followed by `*`.
+/// Some pattern matches a word: the word itself, `*`, or a prefix followed by `*`. Of a pattern, all that it matches is matched too.
 pub(super) fn matches_any(patterns: &[String], word: &str) -> bool {
     patterns
         .iter()
@@ -15,17 +15,9 @@ pub(super) fn matches_namespace(patterns: &[String], namespace: &str, own: &str)
     matches_any(patterns, namespace) || is_same && patterns.iter().any(|p| p == SAME_NAMESPACE)
 }
 
-/// Every word that a pattern asked for matches is matched by a granted one.
-pub(super) fn covers(granted: &[String], asked: &str) -> bool {
-    granted.iter().any(|g| match g.strip_suffix('*') {
-        Some(start) => asked.starts_with(start),
-        None => g == asked,
-    })
-}
-
 /// Every pattern asked for is covered by a granted one.
 pub(super) fn covers_all(granted: &[String], asked: &[String]) -> bool {
-    asked.iter().all(|a| covers(granted, a))
+    asked.iter().all(|a| matches_any(granted, a))
 }
 
 /// One of the patterns matches everything.
