@@ -163,10 +163,11 @@ impl EventRecorder {
             let patch = json!({"count": count, "lastTimestamp": now});
             writer.bump_event(namespace, &name, &patch).await
         } else {
-            let mut event = json!({
+            let event = json!({
                 "apiVersion": "v1",
                 "kind": "Event",
                 "metadata": {"name": name, "namespace": namespace},
+                "involvedObject": build_reference(key, object),
                 "type": kind,
                 "reason": reason,
                 "message": note,
@@ -176,7 +177,6 @@ impl EventRecorder {
                 "lastTimestamp": now,
                 "count": 1,
             });
-            event["involvedObject"] = build_reference(key, object);
             writer.create_event(namespace, &event).await.map(drop)
         };
         if let Err(e) = &sent {

@@ -239,7 +239,7 @@ impl KubeObject {
         find_scalar(json, path).unwrap_or_default()
     }
 
-    /// The scalars at several paths, as [`Object::field_text`] returns them. The object is parsed once.
+    /// The scalars at several paths, as [`KubeObject::field_text`] returns them. The object is parsed once.
     pub fn field_texts(&self, paths: &[&str]) -> Vec<String> {
         match paths {
             [] => Vec::new(),

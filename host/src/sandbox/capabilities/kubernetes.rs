@@ -636,12 +636,13 @@ fn parse_selectors(
     gvk: &Gvk,
     options: &ListOptions,
 ) -> Result<(Option<LabelSelector>, Option<FieldSelector>), Error> {
-    let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
-    let labels = given(&options.label_selector).map(|text| LabelSelector::parse(&text));
+    let labels = options.label_selector.as_deref().filter(|text| !text.is_empty());
+    let labels = labels.map(LabelSelector::parse);
     let labels = labels
         .transpose()
         .map_err(|e| Error::Invalid(format!("label-selector: {e}")))?;
-    let fields = given(&options.field_selector).map(|text| FieldSelector::parse(&text));
+    let fields = options.field_selector.as_deref().filter(|text| !text.is_empty());
+    let fields = fields.map(FieldSelector::parse);
     let fields = fields
         .transpose()
         .map_err(|e| Error::Invalid(format!("field-selector: {e}")))?;
