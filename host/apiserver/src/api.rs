@@ -1,16 +1,22 @@
 //! The writing verbs: create, update, patch and apply. Deletion is in [`crate::deletion`].
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 use ostler_schema::FieldError;
 use serde_json::{Value, json};
 
+use crate::allocation;
 use crate::apply::{self, FieldWriter};
 use crate::builtin;
+use crate::builtin_validation;
+use crate::content::undeterminable_name;
 use crate::crd;
 use crate::kind::{ServedKind, ServedVersion};
 use crate::object::{current_time, is_removable, metadata_text, set_field};
 use crate::patch;
+use crate::protobuf;
+use crate::rbac;
 use crate::registry::KindRegistry;
 use crate::request::PatchKind;
 use crate::status::StatusError;
@@ -23,6 +29,8 @@ pub struct RequestHandler {
     pub storage: Storage,
     /// Kinds.
     pub registry: KindRegistry,
+    /// Number of addresses that were allocated.
+    pub allocated: AtomicU32,
 }
 
 /// The handling of unknown fields (`fieldValidation`).
@@ -105,32 +113,42 @@ fn iter_generation_fields(
 }
 
 impl RequestHandler {
-    /// Starts with the namespaces every cluster has.
+    /// Starts with the namespaces and roles that every cluster has.
     pub fn new(storage: Storage) -> Self {
         let api = Self {
             storage,
             registry: KindRegistry::new(),
+            allocated: AtomicU32::new(0),
         };
         for name in ["default", "kube-node-lease", "kube-public", "kube-system"] {
             let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
-            let Some(kind) = api.registry.get("", "namespaces") else {
-                continue;
-            };
-            let Some(version) = kind.version("v1") else {
-                continue;
-            };
-            let context = WriteParameters {
-                kind: &kind,
-                version,
-                subresource: "",
-                manager: "ostler-apiserver",
-                validation: FieldValidation::Ignore,
-                dry_run: false,
-            };
-            // The storage is empty, so that no error is possible.
-            let _ = api.create_object(&context, None, namespace);
+            api.create_initial("", "namespaces", namespace);
         }
+        for role in rbac::default_cluster_roles() {
+            api.create_initial(rbac::RBAC_GROUP, "clusterroles", role);
+        }
+        rbac::aggregate_roles(&api);
         api
+    }
+
+    /// Creates an object that every cluster has.
+    fn create_initial(&self, group: &str, plural: &str, object: Value) {
+        let Some(kind) = self.registry.get(group, plural) else {
+            return;
+        };
+        let Some(version) = kind.version("v1") else {
+            return;
+        };
+        let context = WriteParameters {
+            kind: &kind,
+            version,
+            subresource: "",
+            manager: "ostler-apiserver",
+            validation: FieldValidation::Ignore,
+            dry_run: false,
+        };
+        // The storage is empty, so that no error is possible.
+        let _ = self.create_object(&context, None, object);
     }
 
     /// Converts an object to a version, which differs in `apiVersion` and defaults only.
@@ -139,6 +157,7 @@ impl RequestHandler {
         let wanted = kind.api_version(&version.name);
         if value["apiVersion"] != wanted.as_str() {
             value["apiVersion"] = wanted.into();
+            version.schema.prune(&mut value);
             version.schema.apply_defaults(&mut value);
         }
         value
@@ -215,6 +234,9 @@ impl RequestHandler {
                             result => result,
                         }
                     }
+                    Edit::Replace(object) if metadata_text(object, "name").is_empty() => {
+                        Err(undeterminable_name(name))
+                    }
                     _ => Err(StatusError::not_found(subject)),
                 };
             };
@@ -237,7 +259,7 @@ impl RequestHandler {
                     });
                 }
                 ending => {
-                    candidate["apiVersion"] = context.kind.api_version(&context.kind.storage_version).into();
+                    self.complete_stored(context, &mut candidate);
                     let stored = match ending {
                         EditResult::Removed => {
                             self.storage
@@ -275,7 +297,11 @@ impl RequestHandler {
                 let mut object = object.clone();
                 let warnings = self.prepare_content(context, &mut object, true)?;
                 self.set_identity(context, namespace, Some(name), &mut object)?;
-                if context.kind.conditional_update && metadata_text(&object, "resourceVersion").is_empty() {
+                let uid = metadata_text(&object, "uid");
+                let is_other = !uid.is_empty() && uid != metadata_text(shown, "uid");
+                let has_revision = !metadata_text(&object, "resourceVersion").is_empty();
+                // Another uid is a conflict, whatever the version is.
+                if context.kind.conditional_update && !has_revision && !is_other {
                     let error = FieldError::invalid(
                         "metadata.resourceVersion",
                         &0.into(),
@@ -293,35 +319,16 @@ impl RequestHandler {
             }
             Edit::Patch(kind, body) => {
                 let mut object = patch::apply_patch(*kind, &context.version.schema, shown, body)?;
-                let warnings = self
-                    .prepare_content(context, &mut object, false)
-                    .map_err(|error| {
-                        match error.message.split_once("strict decoding error") {
-                            // The error of a patch names the whole patch.
-                            Some((_, found)) => StatusError::invalid(
-                                crate::status::ErrorSubject {
-                                    group: "",
-                                    resource: "",
-                                    kind: "",
-                                    name: "",
-                                },
-                                vec![FieldError::invalid(
-                                    "patch",
-                                    &body.to_string().into(),
-                                    format!("strict decoding error{found}"),
-                                )],
-                            ),
-                            None => error,
-                        }
-                    })?;
+                let warnings = self.prepare_patched(context, namespace, name, &mut object, body)?;
                 (object, warnings)
             }
             Edit::Apply(config, force) => {
-                let config = self.check_applied_config(context, namespace, name, config)?;
+                let config = self.check_applied_config(context, namespace, name, config, false)?;
                 let writer = self.field_writer(context);
                 let mut object =
                     apply::apply_config(&context.version.schema, Some(shown), &config, &writer, *force)?;
-                context.version.schema.apply_defaults(&mut object);
+                self.require_identity(namespace, name, &object)?;
+                self.complete_applied(context, &mut object);
                 (object, Vec::new())
             }
         })
@@ -334,7 +341,7 @@ impl RequestHandler {
         name: &str,
         config: &Value,
     ) -> Result<WriteOutcome, StatusError> {
-        let config = self.check_applied_config(context, namespace, name, config)?;
+        let config = self.check_applied_config(context, namespace, name, config, true)?;
         if !metadata_text(&config, "uid").is_empty() {
             let message = format!(
                 "uid mismatch: the provided object specified uid {}, and no existing object was found",
@@ -347,7 +354,8 @@ impl RequestHandler {
         }
         let writer = self.field_writer(context);
         let mut object = apply::apply_config(&context.version.schema, None, &config, &writer, true)?;
-        context.version.schema.apply_defaults(&mut object);
+        self.require_identity(namespace, name, &object)?;
+        self.complete_applied(context, &mut object);
         self.complete_new_object(context, &mut object)?;
         let key = StoredKey::new(namespace.unwrap_or_default(), name);
         Ok(WriteOutcome {
@@ -376,8 +384,6 @@ impl RequestHandler {
             metadata.insert("creationTimestamp".into(), time.as_str().into());
             if context.kind.generations {
                 metadata.insert("generation".into(), 1.into());
-            } else {
-                metadata.remove("generation");
             }
         }
         if context.version.status
@@ -386,7 +392,9 @@ impl RequestHandler {
             fields.remove("status");
         }
         builtin::prepare_object(context.kind, None, object, &time);
-        self.validate_object(context, object, None)
+        self.validate_object(context, object, None)?;
+        self.complete_definition(context, object);
+        Ok(())
     }
 
     fn validate_object(
@@ -396,10 +404,19 @@ impl RequestHandler {
         old: Option<&Value>,
     ) -> Result<(), StatusError> {
         let mut errors = crate::metadata::validate_metadata(context.kind, object);
+        for field in ["deletionTimestamp", "deletionGracePeriodSeconds"] {
+            let new = &object["metadata"][field];
+            if old.is_some_and(|old| old["metadata"][field] != *new) {
+                let path = format!("metadata.{field}");
+                errors.push(FieldError::invalid(&path, new, "field is immutable"));
+            }
+        }
         if context.kind.custom {
-            errors.extend(context.kind.validate(context.version, object, old));
+            let is_status = context.subresource == "status";
+            let kind = context.kind;
+            errors.extend(kind.validate(context.version, object, old, is_status, &errors));
         } else {
-            errors.extend(builtin::validate_object(context.kind, object, old));
+            errors.extend(builtin_validation::validate_object(context.kind, object, old));
         }
         if errors.is_empty() {
             Ok(())
@@ -411,13 +428,40 @@ impl RequestHandler {
         }
     }
 
+    /// Brings an object into the version in which it is stored, as a read would find it: a status that a write has dropped may
+    /// have a default.
+    fn complete_stored(&self, context: &WriteParameters<'_>, object: &mut Value) {
+        let kind = context.kind;
+        object["apiVersion"] = kind.api_version(&kind.storage_version).into();
+        let stored = kind
+            .versions
+            .iter()
+            .find(|version| version.name == kind.storage_version);
+        if let Some(version) = stored.filter(|_| kind.custom) {
+            version.schema.prune(object);
+            version.schema.apply_defaults(object);
+        } else if !kind.custom {
+            allocation::allocate_fields(kind, object, &self.allocated);
+            self.complete_content(context, object);
+            protobuf::write_empty_lists(object);
+        }
+    }
+
+    /// Drops what Go leaves out of a definition. Other kinds have been decoded that way; of a definition, empty lists are a part of
+    /// what is validated.
+    fn complete_definition(&self, context: &WriteParameters<'_>, object: &mut Value) {
+        if !context.kind.custom && context.kind.kind == "CustomResourceDefinition" {
+            protobuf::drop_zero_values(object);
+        }
+    }
+
     fn insert_object(
         &self,
         context: &WriteParameters<'_>,
         key: StoredKey,
         mut object: Value,
     ) -> Result<Arc<StoredObject>, StatusError> {
-        object["apiVersion"] = context.kind.api_version(&context.kind.storage_version).into();
+        self.complete_stored(context, &mut object);
         let name = key.name.clone();
         let namespace = key.namespace.clone();
         let result = if context.dry_run {
@@ -519,11 +563,16 @@ impl RequestHandler {
             }
         }
         let counted = |object| iter_generation_fields(object, context.version.status);
-        if context.kind.generations && !counted(shown).eq(counted(candidate)) {
+        // Of a Deployment the annotations count, too.
+        let counts_annotations = context.kind.kind == "Deployment" && !context.kind.custom;
+        let is_annotated =
+            counts_annotations && shown["metadata"]["annotations"] != candidate["metadata"]["annotations"];
+        if context.kind.generations && (is_annotated || !counted(shown).eq(counted(candidate))) {
             candidate["metadata"]["generation"] =
                 (shown["metadata"]["generation"].as_i64().unwrap_or_default() + 1).into();
         }
         self.validate_object(context, candidate, Some(shown))?;
+        self.complete_definition(context, candidate);
         if !matches!(edit, Edit::Apply(..)) {
             let writer = self.field_writer(context);
             apply::track_update(&context.version.schema, Some(shown), candidate, &writer);
@@ -542,7 +591,10 @@ impl RequestHandler {
     /// Restores the fields that a client cannot change, and those outside of the subresource.
     fn restore_system_fields(&self, context: &WriteParameters<'_>, shown: &Value, candidate: &mut Value) {
         if context.subresource == "status" {
-            let status = candidate.get("status").cloned();
+            let status = candidate
+                .get("status")
+                .filter(|status| !status.is_null())
+                .cloned();
             *candidate = shown.clone();
             set_field(candidate, "status", status);
             return;
@@ -560,14 +612,19 @@ impl RequestHandler {
             "namespace",
             "uid",
             "creationTimestamp",
-            "deletionTimestamp",
-            "deletionGracePeriodSeconds",
             "generation",
             "selfLink",
-            "generateName",
         ] {
             let kept = shown["metadata"].get(field).cloned();
             set_field(&mut candidate["metadata"], field, kept);
+        }
+        // An object in deletion stays in it. One that is not cannot be sent there by a write, which is an error.
+        if let Some(kept) = shown["metadata"].get("deletionTimestamp") {
+            candidate["metadata"]["deletionTimestamp"] = kept.clone();
+        }
+        if candidate["metadata"]["deletionGracePeriodSeconds"].is_null() {
+            let kept = shown["metadata"].get("deletionGracePeriodSeconds").cloned();
+            set_field(&mut candidate["metadata"], "deletionGracePeriodSeconds", kept);
         }
     }
 
@@ -581,6 +638,27 @@ impl RequestHandler {
         }
     }
 
+    /// Completes the stored objects of a custom kind by a schema that may have changed, as a read does.
+    fn complete_objects(&self, kind: &ServedKind) {
+        let known = self.registry.get_by_resource(&kind.resource);
+        let stored = kind
+            .versions
+            .iter()
+            .find(|version| version.name == kind.storage_version);
+        let Some(version) = stored.filter(|version| {
+            known.is_some_and(|known| {
+                let before = known.versions.iter().find(|one| one.name == version.name);
+                before.is_none_or(|before| before.openapi != version.openapi)
+            })
+        }) else {
+            return;
+        };
+        self.storage.rewrite_objects(&kind.resource, |object| {
+            version.schema.prune(object);
+            version.schema.apply_defaults(object);
+        });
+    }
+
     /// Registers or removes the kind of a definition that was written or deleted.
     pub(crate) fn update_registry(&self, resource: &GroupResource, name: &str) {
         if resource.plural != builtin::CRD_PLURAL || resource.group != builtin::EXTENSIONS_GROUP {
@@ -589,6 +667,7 @@ impl RequestHandler {
         match self.storage.get(resource, &StoredKey::new("", name)) {
             Some(definition) => {
                 if let Some(kind) = crd::parse_kind(&definition.value) {
+                    self.complete_objects(&kind);
                     self.registry.put_kind(kind);
                 }
             }

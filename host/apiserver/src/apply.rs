@@ -121,23 +121,28 @@ fn store_managers(object: &mut Value, mut managers: Vec<FieldManager>) {
 pub fn track_update(schema: &Schema, live: Option<&Value>, new: &mut Value, writer: &FieldWriter<'_>) {
     let given = new["metadata"]["managedFields"].as_array();
     // A single empty entry resets ownership; an empty list leaves it unchanged.
-    let reset = given.is_some_and(|entries| entries.len() == 1 && entries[0] == json!({}));
+    let is_reset = given.is_some_and(|entries| entries.len() == 1 && entries[0] == json!({}));
+    let reset = is_reset && live.is_some();
     let mut managers = match given {
-        _ if reset => Vec::new(),
+        _ if is_reset => Vec::new(),
         Some(entries) if !entries.is_empty() => read_managers(new),
         _ => live.map(read_managers).unwrap_or_default(),
     };
-    if reset {
+    // What no manager owns stays without owners until it is applied.
+    let is_untracked = live.is_some() && managers.is_empty();
+    if reset || is_untracked {
         return store_managers(new, managers);
     }
-    let nothing = json!({});
+    let nothing = schema.unset_value();
     let mut difference = fields::compare_values(schema, live.unwrap_or(&nothing), new);
     for set in [&mut difference.changed, &mut difference.removed] {
         set.strip_system();
         set.retain_fields(|field| writer.can_write(field));
     }
     let touched = difference.changed.clone().union(&difference.removed);
-    if !touched.is_empty() {
+    if writer.subresource == "scale" {
+        track_scale(&mut managers, &touched, &difference.changed, writer);
+    } else if !touched.is_empty() {
         let mine = managers
             .iter()
             .position(|manager| manager.is_writer("Update", writer));
@@ -167,6 +172,30 @@ pub fn track_update(schema: &Schema, live: Option<&Value>, new: &mut Value, writ
     store_managers(new, managers);
 }
 
+/// Tracks a write of the replicas, which are owned by it only if they were owned before, and without a time.
+fn track_scale(
+    managers: &mut Vec<FieldManager>,
+    touched: &FieldSet,
+    changed: &FieldSet,
+    writer: &FieldWriter<'_>,
+) {
+    let mut was_owned = false;
+    for manager in managers.iter_mut() {
+        was_owned |= !manager.fields.intersection(touched).is_empty();
+        manager.fields = manager.fields.difference(touched);
+    }
+    if was_owned && !changed.is_empty() {
+        managers.push(FieldManager {
+            name: writer.manager.into(),
+            operation: "Update".into(),
+            api_version: writer.api_version.clone(),
+            subresource: writer.subresource.into(),
+            time: String::new(),
+            fields: changed.clone(),
+        });
+    }
+}
+
 /// Applies a configuration: merges it, removes fields that its manager no longer applies and no other manager owns, and
 /// refuses to change fields of other managers unless forced.
 pub fn apply_config(
@@ -180,7 +209,8 @@ pub fn apply_config(
     let before = live.unwrap_or(&nothing);
     let mut managers = read_managers(before);
     if live.is_some() && managers.is_empty() {
-        let mut fields = fields::owned_fields(schema, before);
+        // What was set by somebody: not what is written in any case.
+        let mut fields = fields::compare_values(schema, &schema.unset_value(), before).changed;
         fields.strip_system();
         managers.push(FieldManager {
             name: "before-first-apply".into(),
@@ -192,10 +222,13 @@ pub fn apply_config(
         });
     }
     let mut config = applied.clone();
+    let mut is_cut = false;
     if let Some(config) = config.as_object_mut() {
+        let count = config.len();
         config.retain(|field, _| {
             matches!(field.as_str(), "apiVersion" | "kind" | "metadata") || writer.can_write(field)
         });
+        is_cut = config.len() < count;
         if writer.subresource == "status" {
             config.remove("metadata");
         }
@@ -230,11 +263,11 @@ pub fn apply_config(
     if !conflicts.is_empty() && !force {
         return Err(conflict_error(conflicts));
     }
-    let time = match &mine {
-        Some(mine) if mine.fields == wanted && mine.api_version == writer.api_version && before == &after => {
-            mine.time.clone()
-        }
-        _ => writer.now.clone(),
+    // An apply that changes nothing leaves the time of its entry, and gives a new entry none.
+    let time = if live.is_some() && before == &after && !is_cut {
+        mine.as_ref().map(|mine| mine.time.clone()).unwrap_or_default()
+    } else {
+        writer.now.clone()
     };
     managers.push(FieldManager {
         name: writer.manager.into(),

@@ -1,16 +1,18 @@
 //! The built-in kinds, as far as operators need them.
 //!
-//! Their schemas define how server-side apply merges lists and maps. Unknown fields are kept, and only mistakes that
-//! operators make in practice are validated.
+//! Their schemas are those that the real server publishes ([`crate::openapi`]): types are checked, unknown fields are
+//! pruned, and lists and maps are merged by them.
+
+use std::sync::{Arc, LazyLock};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use ostler_schema::FieldError;
-use ostler_schema::Schema;
 use serde_json::{Value, json};
 
 use crate::crd;
 use crate::kind::{Column, ServedKind, ServedVersion};
+use crate::openapi;
+use crate::scale::ScalePaths;
 use crate::storage::GroupResource;
 
 /// Group of CustomResourceDefinitions.
@@ -27,57 +29,72 @@ struct Builtin {
     namespaced: bool,
     status: bool,
     generations: bool,
-    schema: Value,
     columns: Option<Vec<Column>>,
 }
 
-/// All built-in kinds.
-pub fn builtin_kinds() -> Vec<ServedKind> {
+/// All built-in kinds, which the servers of a process share.
+pub fn builtin_kinds() -> &'static [Arc<ServedKind>] {
+    static KINDS: LazyLock<Vec<Arc<ServedKind>>> = LazyLock::new(|| {
+        let kinds = list_builtins().into_iter();
+        kinds.map(|builtin| Arc::new(builtin.into_kind())).collect()
+    });
+    &KINDS
+}
+
+fn list_builtins() -> Vec<Builtin> {
     let rbac = "rbac.authorization.k8s.io";
     vec![
-        core_kind("Namespace", "namespaces", &["ns"]).cluster_scoped().with_status().with_columns(&[("Status", "string", ".status.phase"), AGE_COLUMN]),
-        core_kind("Secret", "secrets", &[]).with_schema(json!({"data": string_map(), "stringData": string_map()})).with_columns(&[
+        core_kind("Namespace", "namespaces", &["ns"])
+            .cluster_scoped()
+            .with_status()
+            .with_columns(&[("Status", "string", ".status.phase"), AGE_COLUMN]),
+        core_kind("Secret", "secrets", &[]).with_columns(&[
             ("Type", "string", ".type"),
             ("Data", "integer", "count(.data)"),
             AGE_COLUMN,
         ]),
         core_kind("ConfigMap", "configmaps", &["cm"])
-            .with_schema(json!({"data": string_map(), "binaryData": string_map()}))
             .with_columns(&[("Data", "integer", "count(.data,.binaryData)"), AGE_COLUMN]),
         core_kind("Event", "events", &["ev"]).with_columns(&[
-            ("Last Seen", "date", ".lastTimestamp|.series.lastObservedTime|.eventTime|.metadata.creationTimestamp"),
+            (
+                "Last Seen",
+                "date",
+                ".lastTimestamp|.series.lastObservedTime|.eventTime|.metadata.creationTimestamp",
+            ),
             ("Type", "string", ".type"),
             ("Reason", "string", ".reason"),
-            ("Object", "string", "join(.involvedObject.kind,.involvedObject.name)"),
+            (
+                "Object",
+                "string",
+                "join(.involvedObject.kind,.involvedObject.name)",
+            ),
             ("Message", "string", ".message"),
         ]),
         core_kind("ServiceAccount", "serviceaccounts", &["sa"])
-            .with_schema(json!({"secrets": keyed_list(&["name"]), "imagePullSecrets": keyed_list(&["name"])}))
             .with_columns(&[("Secrets", "integer", "count(.secrets)"), AGE_COLUMN]),
-        core_kind("Pod", "pods", &["po"]).with_status().with_schema(json!({
-            "spec": object_schema(json!({
-                "containers": keyed_list(&["name"]), "initContainers": keyed_list(&["name"]), "volumes": keyed_list(&["name"]),
-                "imagePullSecrets": keyed_list(&["name"]),
-            })),
-            "status": object_schema(json!({"conditions": keyed_list(&["type"])})),
-        })).with_columns(&[("Status", "string", ".status.phase"), AGE_COLUMN]),
-        core_kind("Service", "services", &["svc"]).with_status().with_schema(json!({
-            "spec": object_schema(json!({"ports": keyed_list(&["port", "protocol"]), "selector": atomic_string_map()})),
-            "status": object_schema(json!({"conditions": keyed_list(&["type"])})),
-        })),
+        core_kind("Pod", "pods", &["po"])
+            .with_status()
+            .with_generations()
+            .with_columns(&[("Status", "string", ".status.phase"), AGE_COLUMN]),
+        core_kind("Service", "services", &["svc"]).with_status(),
         core_kind("PersistentVolumeClaim", "persistentvolumeclaims", &["pvc"]).with_status(),
         core_kind("Endpoints", "endpoints", &["ep"]),
-        grouped_kind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", &[]),
+        grouped_kind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", &[]).with_generations(),
         core_kind("Node", "nodes", &["no"]).cluster_scoped().with_status(),
         grouped_kind("events.k8s.io", "v1", "Event", "events", &["ev"]),
         grouped_kind("coordination.k8s.io", "v1", "Lease", "leases", &[])
             .with_columns(&[("Holder", "string", ".spec.holderIdentity"), AGE_COLUMN]),
-        grouped_kind(EXTENSIONS_GROUP, "v1", "CustomResourceDefinition", CRD_PLURAL, &["crd", "crds"])
-            .cluster_scoped()
-            .with_status()
-            .with_generations()
-            .with_schema(json!({"status": object_schema(json!({"conditions": keyed_list(&["type"])}))}))
-            .with_columns(&[("Created At", "date-text", ".metadata.creationTimestamp")]),
+        grouped_kind(
+            EXTENSIONS_GROUP,
+            "v1",
+            "CustomResourceDefinition",
+            CRD_PLURAL,
+            &["crd", "crds"],
+        )
+        .cluster_scoped()
+        .with_status()
+        .with_generations()
+        .with_columns(&[("Created At", "date-text", ".metadata.creationTimestamp")]),
         grouped_kind(rbac, "v1", "Role", "roles", &[]),
         grouped_kind(rbac, "v1", "RoleBinding", "rolebindings", &[]),
         grouped_kind(rbac, "v1", "ClusterRole", "clusterroles", &[]).cluster_scoped(),
@@ -86,14 +103,30 @@ pub fn builtin_kinds() -> Vec<ServedKind> {
         workload_kind("StatefulSet", "statefulsets", &["sts"]),
         workload_kind("DaemonSet", "daemonsets", &["ds"]),
         workload_kind("ReplicaSet", "replicasets", &["rs"]),
-        grouped_kind("batch", "v1", "Job", "jobs", &[]).with_status().with_generations(),
-        grouped_kind("networking.k8s.io", "v1", "Ingress", "ingresses", &["ing"]).with_status().with_generations(),
-        grouped_kind("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies", &["netpol"]).with_generations(),
-        grouped_kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", &["pdb"]).with_status().with_generations(),
+        grouped_kind("batch", "v1", "Job", "jobs", &[])
+            .with_status()
+            .with_generations(),
+        grouped_kind("networking.k8s.io", "v1", "Ingress", "ingresses", &["ing"])
+            .with_status()
+            .with_generations(),
+        grouped_kind(
+            "networking.k8s.io",
+            "v1",
+            "NetworkPolicy",
+            "networkpolicies",
+            &["netpol"],
+        )
+        .with_generations(),
+        grouped_kind(
+            "policy",
+            "v1",
+            "PodDisruptionBudget",
+            "poddisruptionbudgets",
+            &["pdb"],
+        )
+        .with_status()
+        .with_generations(),
     ]
-    .into_iter()
-    .map(Builtin::into_kind)
-    .collect()
 }
 
 const AGE_COLUMN: (&str, &str, &str) = ("Age", "date", ".metadata.creationTimestamp");
@@ -103,13 +136,9 @@ fn core_kind(kind: &'static str, plural: &'static str, short: &'static [&'static
 }
 
 fn workload_kind(kind: &'static str, plural: &'static str, short: &'static [&'static str]) -> Builtin {
-    let pod = object_schema(
-        json!({"containers": keyed_list(&["name"]), "initContainers": keyed_list(&["name"]), "volumes": keyed_list(&["name"])}),
-    );
-    grouped_kind("apps", "v1", kind, plural, short).with_status().with_generations().with_schema(json!({
-        "spec": object_schema(json!({"template": object_schema(json!({"spec": pod})), "selector": {"type": "object", "x-kubernetes-map-type": "atomic", "x-kubernetes-preserve-unknown-fields": true}})),
-        "status": object_schema(json!({"conditions": keyed_list(&["type"])})),
-    }))
+    grouped_kind("apps", "v1", kind, plural, short)
+        .with_status()
+        .with_generations()
 }
 
 fn grouped_kind(
@@ -128,25 +157,8 @@ fn grouped_kind(
         namespaced: true,
         status: false,
         generations: false,
-        schema: json!({}),
         columns: None,
     }
-}
-
-fn string_map() -> Value {
-    json!({"type": "object", "additionalProperties": {"type": "string"}})
-}
-
-fn atomic_string_map() -> Value {
-    json!({"type": "object", "additionalProperties": {"type": "string"}, "x-kubernetes-map-type": "atomic"})
-}
-
-fn object_schema(properties: Value) -> Value {
-    json!({"type": "object", "properties": properties, "x-kubernetes-preserve-unknown-fields": true})
-}
-
-fn keyed_list(keys: &[&str]) -> Value {
-    json!({"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": keys, "items": object_schema(json!({}))})
 }
 
 impl Builtin {
@@ -168,10 +180,6 @@ impl Builtin {
         }
     }
 
-    fn with_schema(self, schema: Value) -> Self {
-        Self { schema, ..self }
-    }
-
     fn with_columns(self, columns: &[(&str, &str, &str)]) -> Self {
         let column = |(name, kind, path): &(&str, &str, &str)| Column {
             name: (*name).into(),
@@ -188,9 +196,6 @@ impl Builtin {
     }
 
     fn into_kind(self) -> ServedKind {
-        let mut openapi = object_schema(self.schema);
-        let schema = Schema::parse_root(&openapi).unwrap_or_else(|_| Schema::permissive());
-        openapi["description"] = format!("{} ({})", self.kind, self.version).into();
         ServedKind {
             resource: GroupResource::new(self.group, self.plural),
             kind: self.kind.into(),
@@ -204,16 +209,18 @@ impl Builtin {
             },
             namespaced: self.namespaced,
             custom: false,
+            terminating: false,
             conditional_update: false,
             generations: self.generations,
             storage_version: self.version.into(),
             versions: vec![ServedVersion {
                 name: self.version.into(),
                 served: true,
-                schema,
-                openapi,
+                schema: openapi::build_kind_schema(self.group, self.version, self.kind),
+                openapi: Value::Null,
                 rules: None,
                 status: self.status,
+                scale: scale_paths(self.plural),
                 columns: self.columns,
                 selectable: selectable_fields(self.kind),
             }],
@@ -227,7 +234,6 @@ pub fn prepare_object(kind: &ServedKind, old: Option<&Value>, object: &mut Value
         _ if kind.custom => {}
         ("", "Namespace") => {
             if old.is_none() {
-                object["spec"]["finalizers"] = json!(["kubernetes"]);
                 object["status"] = json!({"phase": "Active"});
             }
             let name = object["metadata"]["name"].clone();
@@ -249,55 +255,19 @@ pub fn prepare_object(kind: &ServedKind, old: Option<&Value>, object: &mut Value
         }
         (EXTENSIONS_GROUP, "CustomResourceDefinition") => {
             crd::fill_names(object);
-            crd::set_established(object, now);
+            crd::set_status(object, old);
         }
         _ => {}
     }
 }
 
-/// Validates an object of a built-in kind.
-pub fn validate_object(kind: &ServedKind, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    match (kind.resource.group.as_str(), kind.kind.as_str()) {
-        ("", "Secret" | "ConfigMap") => {
-            for field in ["data", "binaryData", "stringData"] {
-                for (name, value) in object[field].as_object().into_iter().flatten() {
-                    let at = format!("{field}[{name}]");
-                    if name.is_empty()
-                        || !name
-                            .chars()
-                            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
-                    {
-                        errors.push(FieldError::invalid(
-                            &at,
-                            &name.as_str().into(),
-                            "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')",
-                        ));
-                    }
-                    let encoded = kind.kind == "Secret" || field == "binaryData";
-                    if encoded && value.as_str().is_none_or(|text| STANDARD.decode(text).is_err()) {
-                        errors.push(FieldError::invalid(&at, value, "must be base64"));
-                    }
-                }
-            }
-            if let Some(old) = old.filter(|old| old["immutable"] == true) {
-                for field in ["immutable", "data", "binaryData"] {
-                    if old[field] != object[field] {
-                        errors.push(FieldError::forbidden(
-                            field,
-                            "field is immutable when `immutable` is set",
-                        ));
-                    }
-                }
-            }
-            if kind.kind == "Secret" && old.is_some_and(|old| old["type"] != object["type"]) {
-                errors.push(FieldError::invalid("type", &object["type"], "field is immutable"));
-            }
-        }
-        (EXTENSIONS_GROUP, "CustomResourceDefinition") => errors.extend(crd::validate_definition(object)),
-        _ => {}
-    }
-    errors
+/// Places of the replicas of a workload.
+fn scale_paths(plural: &str) -> Option<ScalePaths> {
+    matches!(plural, "deployments" | "statefulsets" | "replicasets").then(|| ScalePaths {
+        spec: "/spec/replicas".into(),
+        status: "/status/replicas".into(),
+        selector: Some("/spec/selector".into()),
+    })
 }
 
 fn selectable_fields(kind: &str) -> Vec<String> {

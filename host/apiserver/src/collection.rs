@@ -7,6 +7,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use jiff::Timestamp;
+use ostler_schema::FieldError;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -45,12 +46,20 @@ impl ResourceRequest<'_> {
         let options = self.list_options(kind, version)?;
         let storage = &self.state.api.storage;
         let namespace = self.target.namespace.as_deref();
+        let refuse = |field: &str, why: &str| {
+            let cause = FieldError::forbidden(field, why);
+            Err(StatusError::invalid_options("ListOptions", cause))
+        };
+        if options.initial_events.is_some() {
+            return refuse("sendInitialEvents", "sendInitialEvents is forbidden for list");
+        }
         if options.revision_match.is_some() && options.revision.is_none() {
-            return Err(StatusError::new(
-                422,
-                "Invalid",
-                "ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided",
-            ));
+            let why = "resourceVersionMatch is forbidden unless resourceVersion is provided";
+            return refuse("resourceVersionMatch", why);
+        }
+        if options.exact && options.revision == Some(0) {
+            let why = "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"";
+            return refuse("resourceVersionMatch", why);
         }
         let (objects, revision, after) = if let Some(token) = &options.resume {
             let (revision, after) = PageToken::decode(token)?;
@@ -133,22 +142,32 @@ impl ResourceRequest<'_> {
             ResponseShape::Partial => ("PartialObjectMetadataList", "meta.k8s.io/v1"),
             _ => (kind.list_kind.as_str(), api_version.as_str()),
         };
+        if objects.is_empty() && shape == ResponseShape::Partial {
+            let empty =
+                json!({"apiVersion": list_version, "kind": list_kind, "metadata": metadata, "items": null});
+            return Ok(json_response(200, &empty));
+        }
         // Objects are copied as stored JSON text, without building the list as a value.
         let mut text = format!("{{\"apiVersion\":{},\"items\":[", Value::from(list_version)).into_bytes();
         for (index, object) in objects.iter().enumerate() {
             if index > 0 {
                 text.push(b',');
             }
-            if shape == ResponseShape::Object && object.value["apiVersion"] == api_version.as_str() {
+            let is_stored_version = object.value["apiVersion"] == api_version.as_str();
+            if kind.custom && shape == ResponseShape::Object && is_stored_version {
                 text.extend_from_slice(object.json());
                 continue;
             }
-            let value = RequestHandler::convert_to_version(kind, version, object);
-            let value = if shape == ResponseShape::Partial {
-                table::partial_object(&value)
-            } else {
-                value
-            };
+            let mut value = RequestHandler::convert_to_version(kind, version, object);
+            if shape == ResponseShape::Partial {
+                value = table::partial_object(&value);
+            } else if !kind.custom
+                && let Some(fields) = value.as_object_mut()
+            {
+                // The type of built-in objects is that of their list.
+                fields.remove("apiVersion");
+                fields.remove("kind");
+            }
             text.extend_from_slice(value.to_string().as_bytes());
         }
         text.extend_from_slice(

@@ -4,8 +4,30 @@ use ostler_schema::FieldError;
 use serde_json::{Value, json};
 
 use crate::api::{FieldValidation, RequestHandler, WriteParameters};
+use crate::builtin_defaults::apply_dependent_defaults;
 use crate::object::metadata_text;
+use crate::protobuf;
+use crate::quantity::unify_quantities;
 use crate::status::StatusError;
+
+/// 400: a changed object must name itself.
+pub(crate) fn undeterminable_name(name: &str) -> StatusError {
+    StatusError::bad_request(format!(
+        "the name of the object ({name} based on URL) was undeterminable: name must be provided"
+    ))
+}
+
+/// 500, as the real server answers an applied configuration that it cannot merge by the schema.
+fn untyped_config(context: &WriteParameters<'_>, config: &Value, why: &str) -> StatusError {
+    let message = format!(
+        "failed to create typed patch object ({}/{}; {}, Kind={}): .{why}",
+        metadata_text(config, "namespace"),
+        metadata_text(config, "name"),
+        context.kind.api_version(&context.version.name),
+        context.kind.kind
+    );
+    StatusError::new(500, "", message)
+}
 
 impl RequestHandler {
     /// Checks and completes an applied configuration.
@@ -15,6 +37,7 @@ impl RequestHandler {
         namespace: Option<&str>,
         name: &str,
         config: &Value,
+        is_new: bool,
     ) -> Result<Value, StatusError> {
         let given = metadata_text(config, "namespace");
         let mut config = config.clone();
@@ -30,7 +53,17 @@ impl RequestHandler {
                 vec![cause],
             ));
         }
-        self.set_identity(context, namespace, Some(name), &mut config)?;
+        if let Some(why) = context.version.schema.find_untyped(&config) {
+            return Err(untyped_config(context, &config, &why));
+        }
+        let given_name = config["metadata"].get("name").and_then(Value::as_str);
+        let needs_name = !context.kind.custom && is_new;
+        if given_name == Some("") || (needs_name && given_name.is_none()) {
+            return Err(undeterminable_name(name));
+        }
+        // Another namespace is an error of the result, after conflicts.
+        let asked = if given.is_empty() { namespace } else { Some(given) };
+        self.set_identity(context, asked, Some(name), &mut config)?;
         if config["metadata"]
             .get("managedFields")
             .is_some_and(|fields| fields.as_array().is_none_or(|fields| !fields.is_empty()))
@@ -39,17 +72,117 @@ impl RequestHandler {
         }
         let unknown = context.version.schema.prune(&mut config.clone());
         if let Some(field) = unknown.first() {
-            return Err(StatusError::new(
-                500,
-                "",
-                format!(
-                    "failed to create typed patch object ({given}/{name}; {}, Kind={}): .{field}: field not declared in schema",
-                    context.kind.api_version(&context.version.name),
-                    context.kind.kind
-                ),
-            ));
+            let why = format!("{field}: field not declared in schema");
+            return Err(untyped_config(context, &config, &why));
+        }
+        let mismatch = (!context.kind.custom).then(|| context.version.schema.find_type_mismatch(&config));
+        if let Some(why) = mismatch.flatten() {
+            let message = format!("failed to convert new object to proper version: {why}");
+            return Err(StatusError::new(500, "", message));
         }
         Ok(config)
+    }
+
+    /// Prepares the result of a patch as [`Self::prepare_content`] does. It must name the object that is patched.
+    pub(crate) fn prepare_patched(
+        &self,
+        context: &WriteParameters<'_>,
+        namespace: Option<&str>,
+        name: &str,
+        object: &mut Value,
+        patch: &Value,
+    ) -> Result<Vec<String>, StatusError> {
+        let is_missing = |value: &Value| value.is_null() || *value == "";
+        if !context.kind.custom {
+            // The patch is decoded as an object of the kind.
+            for (field, expected) in [
+                ("kind", context.kind.kind.clone()),
+                ("apiVersion", context.kind.api_version(&context.version.name)),
+            ] {
+                if is_missing(&object[field]) {
+                    object[field] = expected.into();
+                }
+            }
+        }
+        if context.kind.custom {
+            if is_missing(&object["kind"]) {
+                return Err(StatusError::invalid_patch(object, "Object 'Kind' is missing"));
+            }
+            if !is_missing(&object["apiVersion"]) && !object["apiVersion"].is_string() {
+                return Err(StatusError::invalid_patch(object, "apiVersion is not a string"));
+            }
+        }
+        if object.get("metadata").is_none_or(Value::is_null) {
+            return Err(undeterminable_name(name));
+        }
+        if context.kind.custom && is_missing(&object["apiVersion"]) {
+            let why = "Object 'apiVersion' is missing in 'object has no apiVersion field'";
+            return Err(StatusError::internal(why));
+        }
+        let warnings = self.prepare_content(context, object, false).map_err(|error| {
+            match error.message.split_once("strict decoding error") {
+                // The error names the whole patch.
+                Some((_, found)) => {
+                    StatusError::invalid_patch(patch, &format!("strict decoding error{found}"))
+                }
+                None if object["apiVersion"] == context.kind.api_version(&context.version.name) => {
+                    StatusError::invalid_patch(object, &error.message)
+                }
+                None => error,
+            }
+        })?;
+        self.require_identity(namespace, name, object)?;
+        Ok(warnings)
+    }
+
+    /// Checks that a changed object has the name and namespace of the path.
+    pub(crate) fn require_identity(
+        &self,
+        namespace: Option<&str>,
+        name: &str,
+        object: &Value,
+    ) -> Result<(), StatusError> {
+        let given = metadata_text(object, "name");
+        if given.is_empty() {
+            return Err(undeterminable_name(name));
+        }
+        if given != name {
+            return Err(StatusError::bad_request(format!(
+                "the name of the object ({given}) does not match the name on the URL ({name})"
+            )));
+        }
+        let given = metadata_text(object, "namespace");
+        if !given.is_empty() && namespace.is_none_or(|namespace| namespace != given) {
+            return Err(StatusError::bad_request(
+                "the namespace of the provided object does not match the namespace sent on the request",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Applies the defaults of a kind to an object that server-side apply has merged, whose nulls stay.
+    pub(crate) fn complete_applied(&self, context: &WriteParameters<'_>, object: &mut Value) {
+        if context.kind.custom {
+            context.version.schema.fill_defaults(object);
+        } else {
+            self.complete_content(context, object);
+        }
+    }
+
+    /// Applies the defaults of a kind.
+    pub(crate) fn complete_content(&self, context: &WriteParameters<'_>, object: &mut Value) {
+        // Empty lists of a schema are a part of what is validated.
+        if !context.kind.custom && context.kind.kind != "CustomResourceDefinition" {
+            protobuf::drop_zero_values(object);
+        }
+        context.version.schema.apply_defaults(object);
+        apply_dependent_defaults(context.kind, object);
+        if !context.kind.custom {
+            unify_quantities(&context.version.schema, object);
+        }
+        if !context.kind.custom && context.kind.kind != "CustomResourceDefinition" {
+            protobuf::drop_zero_values(object);
+        }
     }
 
     /// Prunes unknown fields as `fieldValidation` demands and applies defaults. Returns warnings.
@@ -63,11 +196,14 @@ impl RequestHandler {
         if !object.is_object() {
             return Err(StatusError::bad_request("the body is not an object"));
         }
-        if object["kind"].is_null() && whole {
-            object["kind"] = context.kind.kind.as_str().into();
-        }
-        if object["apiVersion"].is_null() && whole {
-            object["apiVersion"] = expected.as_str().into();
+        // An object of a built-in kind is decoded as one of the kind that the path names.
+        if whole && !context.kind.custom {
+            if object["kind"].is_null() {
+                object["kind"] = context.kind.kind.as_str().into();
+            }
+            if object["apiVersion"].is_null() {
+                object["apiVersion"] = expected.as_str().into();
+            }
         }
         if object["apiVersion"] != expected.as_str() || object["kind"] != context.kind.kind.as_str() {
             let (found_version, found_kind) = (
@@ -94,6 +230,20 @@ impl RequestHandler {
             }
             object["metadata"] = json!({});
         }
+        // Of a custom kind only metadata is decoded into a structure.
+        let decoded = if context.kind.custom {
+            let metadata = context.version.schema.field("metadata");
+            metadata.and_then(|metadata| metadata.find_type_mismatch(&object["metadata"]))
+        } else {
+            context.version.schema.find_type_mismatch(object)
+        };
+        if let Some(mismatch) = decoded {
+            return Err(StatusError::bad_request(format!(
+                "{kind} in version \"{}\" cannot be handled as a {kind}: {mismatch}",
+                context.version.name,
+                kind = context.kind.kind
+            )));
+        }
         let unknown = context.version.schema.prune(object);
         if let Some(metadata) = object["metadata"].as_object_mut() {
             metadata.retain(|_, value| !value.is_null());
@@ -111,7 +261,7 @@ impl RequestHandler {
                 unknown.join(", ")
             )));
         }
-        context.version.schema.apply_defaults(object);
+        self.complete_content(context, object);
         Ok(if context.validation == FieldValidation::Warn {
             unknown
         } else {

@@ -1,15 +1,17 @@
 //! CustomResourceDefinitions: completion, validation, and the kinds they define.
 
-use ostler_schema::{FieldError, Rules, Schema, check_structural};
+use ostler_schema::{Rules, Schema};
 use serde_json::{Value, json};
 
 use crate::kind::{Column, ServedKind, ServedVersion};
-use crate::object::GroupResource;
+use crate::object::{GroupResource, current_time};
+use crate::scale::ScalePaths;
 
 /// Finalizer that keeps a definition until its objects are deleted.
 pub const CLEANUP_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 
-fn text_at<'a>(value: &'a Value, pointer: &str) -> &'a str {
+/// Returns the text at a JSON pointer, or an empty one.
+pub fn text_at<'a>(value: &'a Value, pointer: &str) -> &'a str {
     value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
@@ -31,119 +33,72 @@ pub fn fill_names(object: &mut Value) {
     }
 }
 
-/// Validates a definition.
-pub fn validate_definition(object: &Value) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    for (field, pointer) in [
-        ("spec.group", "/spec/group"),
-        ("spec.scope", "/spec/scope"),
-        ("spec.names.plural", "/spec/names/plural"),
-        ("spec.names.kind", "/spec/names/kind"),
-    ] {
-        if text_at(object, pointer).is_empty() {
-            errors.push(FieldError::required(field, ""));
-        }
-    }
-    let expected = format!(
-        "{}.{}",
-        text_at(object, "/spec/names/plural"),
-        text_at(object, "/spec/group")
-    );
-    if text_at(object, "/metadata/name") != expected {
-        errors.push(FieldError::invalid(
-            "metadata.name",
-            &object["metadata"]["name"],
-            "must be spec.names.plural+\".\"+spec.group",
-        ));
-    }
-    let scope = &object["spec"]["scope"];
-    if scope.is_string() && !matches!(scope.as_str(), Some("Cluster" | "Namespaced")) {
-        errors.push(FieldError::unsupported(
-            "spec.scope",
-            scope,
-            &["Cluster".into(), "Namespaced".into()],
-        ));
-    }
-    let versions = object["spec"]["versions"]
-        .as_array()
-        .map(Vec::as_slice)
-        .unwrap_or_default();
-    if versions
+/// Sets the condition of a definition in deletion, whose objects are being deleted.
+pub fn set_terminating(object: &mut Value) {
+    let Some(conditions) = object["status"]["conditions"].as_array_mut() else {
+        return;
+    };
+    if !conditions
         .iter()
-        .filter(|version| version["storage"] == true)
-        .count()
-        != 1
+        .any(|condition| condition["type"] == "Terminating")
     {
-        errors.push(FieldError::invalid(
-            "spec.versions",
-            &object["spec"]["versions"],
-            "must have exactly one version marked as storage version",
-        ));
+        conditions.push(json!({
+            "type": "Terminating", "status": "True", "reason": "InstanceDeletionInProgress",
+            "message": "CustomResource deletion is in progress", "lastTransitionTime": current_time(),
+        }));
     }
-    for (index, version) in versions.iter().enumerate() {
-        let field = format!("spec.versions[{index}].schema.openAPIV3Schema");
-        let schema = &version["schema"]["openAPIV3Schema"];
-        if !schema.is_object() {
-            errors.push(FieldError::required(&field, "schemas are required"));
-        } else if schema["type"] != "object" {
-            errors.push(FieldError::invalid(
-                &format!("{field}.type"),
-                &schema["type"],
-                "must be object at the root",
-            ));
-        } else {
-            errors.extend(check_structural(schema, &field));
-        }
-    }
-    errors
 }
 
-/// Sets the status of a served definition: accepted names, `Established`, stored versions.
-pub fn set_established(object: &mut Value, now: &str) {
-    let stored: Vec<Value> = object["spec"]["versions"]
-        .as_array()
+/// Returns true if the kind of a definition is served.
+pub fn is_established(object: &Value) -> bool {
+    let conditions = object["status"]["conditions"].as_array().into_iter().flatten();
+    conditions
         .into_iter()
-        .flatten()
-        .filter(|version| version["storage"] == true)
-        .map(|version| version["name"].clone())
-        .collect();
+        .any(|condition| condition["type"] == "Established" && condition["status"] == "True")
+}
+
+/// Sets the status of a definition that is written: what it was, and the version in which objects are stored from now on.
+pub fn set_status(object: &mut Value, old: Option<&Value>) {
+    let initial =
+        || json!({"conditions": null, "acceptedNames": {"plural": "", "kind": ""}, "storedVersions": null});
+    let mut status = old.map_or_else(initial, |old| old["status"].clone());
+    let versions = object["spec"]["versions"].as_array().into_iter().flatten();
+    let stored = versions.into_iter().find(|version| version["storage"] == true);
+    if let Some(name) = stored.map(|version| version["name"].clone()) {
+        let known = status["storedVersions"].as_array().cloned().unwrap_or_default();
+        if !known.contains(&name) {
+            status["storedVersions"] = [known, vec![name]].concat().into();
+        }
+    }
+    object["status"] = status;
+}
+
+/// Accepts the names of a definition, and says that its kind is served.
+pub fn set_established(object: &mut Value) {
     let names = object["spec"]["names"].clone();
-    let known = object["status"]["conditions"]
-        .as_array()
-        .cloned()
-        .unwrap_or_default();
-    let condition = |kind: &str, reason: &str, message: &str| {
-        let since = known
-            .iter()
-            .find(|condition| condition["type"] == kind)
-            .map(|condition| condition["lastTransitionTime"].clone());
-        json!({"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": since.unwrap_or_else(|| now.into())})
-    };
-    let mut versions = object["status"]["storedVersions"]
-        .as_array()
-        .cloned()
-        .unwrap_or_default();
-    versions.extend(
-        stored
-            .into_iter()
-            .filter(|version| !versions.contains(version))
-            .collect::<Vec<_>>(),
-    );
-    let mut conditions = vec![
-        condition("NamesAccepted", "NoConflicts", "no conflicts found"),
-        condition(
+    object["status"]["acceptedNames"] = names;
+    let conditions = &mut object["status"]["conditions"];
+    if conditions.is_null() {
+        *conditions = json!([]);
+    }
+    for (kind, reason, message) in [
+        ("NamesAccepted", "NoConflicts", "no conflicts found"),
+        (
             "Established",
             "InitialNamesAccepted",
             "the initial names have been accepted",
         ),
-    ];
-    conditions.extend(
-        known
-            .iter()
-            .filter(|condition| condition["type"] == "Terminating")
-            .cloned(),
-    );
-    object["status"] = json!({"acceptedNames": names, "conditions": conditions, "storedVersions": versions});
+    ] {
+        let Some(conditions) = conditions.as_array_mut() else {
+            return;
+        };
+        if !conditions.iter().any(|condition| condition["type"] == kind) {
+            conditions.push(json!({
+                "type": kind, "status": "True", "reason": reason, "message": message,
+                "lastTransitionTime": current_time(),
+            }));
+        }
+    }
 }
 
 /// The kind that a definition defines; `None` for an incomplete one.
@@ -177,6 +132,7 @@ pub fn parse_kind(object: &Value) -> Option<ServedKind> {
         categories: strings(&names["categories"]),
         namespaced: spec["scope"] == "Namespaced",
         custom: true,
+        terminating: object["metadata"]["deletionTimestamp"].is_string(),
         conditional_update: true,
         generations: true,
         storage_version: stored["name"].as_str()?.into(),
@@ -194,7 +150,13 @@ fn parse_version(version: &Value) -> Option<ServedVersion> {
                 name: column_text(column, "name"),
                 kind: column_text(column, "type"),
                 format: column_text(column, "format"),
-                description: column_text(column, "description"),
+                description: match column["description"].as_str() {
+                    Some(text) if !text.is_empty() => text.to_owned(),
+                    _ => format!(
+                        "Custom resource definition column (in JSONPath format): {}",
+                        column_text(column, "jsonPath")
+                    ),
+                },
                 priority: column["priority"].as_i64().unwrap_or_default(),
                 path: column_text(column, "jsonPath"),
             })
@@ -204,10 +166,11 @@ fn parse_version(version: &Value) -> Option<ServedVersion> {
     Some(ServedVersion {
         name: version["name"].as_str()?.into(),
         served: version["served"] != false,
-        schema: Schema::parse_root(&openapi).ok()?,
+        schema: Schema::parse_root(&openapi).ok()?.into(),
         rules: Rules::compile(&openapi),
         openapi,
         status: version["subresources"]["status"].is_object(),
+        scale: ScalePaths::parse(&version["subresources"]["scale"]),
         columns,
         selectable: selectable
             .filter_map(|field| Some(field["jsonPath"].as_str()?.trim_start_matches('.').to_owned()))
@@ -245,30 +208,5 @@ mod tests {
             names,
             ["v10", "v2", "v1", "v1beta2", "v1beta1", "v1alpha1", "foo"]
         );
-    }
-
-    #[test]
-    fn invalid_schema_is_refused_with_field_paths() {
-        let mut object = json!({"metadata": {"name": "things.g.io"}, "spec": {
-            "group": "g.io", "scope": "Namespaced", "names": {"plural": "things", "kind": "Thing"},
-            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object", "properties": {
-                "spec": {"type": "object", "properties": {"a": {}, "l": {"type": "array"}}, "x-kubernetes-validations": [{"rule": "self.a >"}]},
-            }}}}],
-        }});
-        fill_names(&mut object);
-        let fields: Vec<String> = validate_definition(&object)
-            .into_iter()
-            .map(|error| error.field)
-            .collect();
-        let prefix = "spec.versions[0].schema.openAPIV3Schema.properties[spec]";
-        assert_eq!(
-            fields,
-            [
-                format!("{prefix}.x-kubernetes-validations[0].rule"),
-                format!("{prefix}.properties[a].type"),
-                format!("{prefix}.properties[l].items"),
-            ]
-        );
-        assert_eq!(object["spec"]["names"]["listKind"], "ThingList");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ostler_schema::FieldError;
 use serde_json::Value;
 
 use crate::api::RequestHandler;
@@ -39,17 +40,29 @@ impl DeleteOptions {
             Value::Null => query.get("propagationPolicy").map(str::to_owned),
             _ => to_text(&body["propagationPolicy"]).or_else(|| orphan.map(str::to_owned)),
         };
+        let refuse = |cause| Err(StatusError::invalid_options("DeleteOptions", cause));
+        if orphan.is_some() && !body["propagationPolicy"].is_null() {
+            let rule = "orphanDependents and deletionPropagation cannot be both set";
+            return refuse(FieldError::invalid(
+                "propagationPolicy",
+                &body["propagationPolicy"],
+                rule,
+            ));
+        }
         if let Some(other) = propagation
             .as_deref()
             .filter(|policy| !matches!(*policy, "Background" | "Foreground" | "Orphan"))
         {
-            return Err(StatusError::new(
-                422,
-                "Invalid",
-                format!(
-                    "DeleteOptions.meta.k8s.io \"\" is invalid: propagationPolicy: Unsupported value: \"{other}\": supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\""
-                ),
+            let supported = ["Foreground", "Background", "Orphan", "nil"].map(Value::from);
+            return refuse(FieldError::unsupported(
+                "propagationPolicy",
+                &other.into(),
+                &supported,
             ));
+        }
+        let stages = body["dryRun"].as_array().into_iter().flatten();
+        if let Some(other) = stages.into_iter().find(|stage| **stage != "All") {
+            return refuse(FieldError::unsupported("dryRun", other, &["All".into()]));
         }
         Ok(Self {
             propagation,

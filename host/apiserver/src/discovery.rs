@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::kind::ServedKind;
+use crate::openapi;
 use crate::registry::KindRegistry;
 use crate::status::StatusError;
 
@@ -146,6 +147,15 @@ fn resource_list(registry: &KindRegistry, group: &str, version: &str) -> Value {
                 "kind": kind.kind, "verbs": ["get", "patch", "update"],
             }));
         }
+        if kind
+            .version(version)
+            .is_some_and(|version| version.scale.is_some())
+        {
+            list.push(json!({
+                "name": format!("{}/scale", kind.resource.plural), "singularName": "", "namespaced": kind.namespaced,
+                "group": "autoscaling", "version": "v1", "kind": "Scale", "verbs": ["get", "patch", "update"],
+            }));
+        }
     }
     if (group, version) == ("", "v1") {
         list.push(json!({"name": "pods/log", "singularName": "", "namespaced": true, "kind": "Pod", "verbs": ["get"]}));
@@ -190,7 +200,7 @@ fn described_schema(kind: &ServedKind, version: &str) -> Value {
 }
 
 fn openapi_index(registry: &KindRegistry) -> Value {
-    let mut paths = serde_json::Map::new();
+    let mut paths = Map::new();
     let url = |path: &str| json!({"serverRelativeURL": format!("/openapi/v3/{path}")});
     paths.insert("api/v1".into(), url("api/v1"));
     for (group, versions) in list_groups(registry) {
@@ -203,12 +213,23 @@ fn openapi_index(registry: &KindRegistry) -> Value {
 }
 
 fn openapi_v3(registry: &KindRegistry, group: &str, version: &str) -> Value {
-    let (mut schemas, mut paths) = (serde_json::Map::new(), serde_json::Map::new());
+    let (mut schemas, mut paths) = (Map::new(), Map::new());
     for kind in served_kinds(registry, group, version) {
-        schemas.insert(definition_name(&kind, version), described_schema(&kind, version));
+        add_definitions(&kind, version, &mut schemas);
         paths.insert(path_of(&kind, version), path_operations(&kind, version));
     }
     json!({"openapi": "3.0.0", "info": {"title": "Kubernetes", "version": "v1.36.0-ostler"}, "paths": paths, "components": {"schemas": schemas}})
+}
+
+/// Adds the definition of a kind and what it refers to.
+fn add_definitions(kind: &ServedKind, version: &str, schemas: &mut Map<String, Value>) {
+    let built_in = openapi::find_kind_definition(&kind.resource.group, version, &kind.kind);
+    match built_in.filter(|_| !kind.custom) {
+        Some(name) => openapi::collect_definitions(name, schemas),
+        None => {
+            schemas.insert(definition_name(kind, version), described_schema(kind, version));
+        }
+    }
 }
 
 fn path_of(kind: &ServedKind, version: &str) -> String {
@@ -241,14 +262,32 @@ fn path_operations(kind: &ServedKind, version: &str) -> Value {
 }
 
 fn openapi_v2(registry: &KindRegistry) -> Value {
-    let mut definitions = serde_json::Map::new();
+    let mut definitions = Map::new();
     for kind in registry.list_kinds() {
         for version in kind.versions.iter().filter(|version| version.served) {
-            definitions.insert(
-                definition_name(&kind, &version.name),
-                described_schema(&kind, &version.name),
-            );
+            add_definitions(&kind, &version.name, &mut definitions);
         }
     }
+    for definition in definitions.values_mut() {
+        move_references(definition);
+    }
     json!({"swagger": "2.0", "info": {"title": "Kubernetes", "version": "v1.36.0-ostler"}, "paths": {}, "definitions": definitions})
+}
+
+/// Lets references of OpenAPI 3 point to where OpenAPI 2 has its definitions.
+fn move_references(declared: &mut Value) {
+    match declared {
+        Value::Object(fields) => {
+            for (keyword, value) in fields {
+                match value {
+                    Value::String(reference) if keyword == "$ref" => {
+                        *reference = reference.replace("#/components/schemas/", "#/definitions/");
+                    }
+                    other => move_references(other),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(move_references),
+        _ => {}
+    }
 }

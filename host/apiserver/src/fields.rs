@@ -60,6 +60,20 @@ impl FieldSet {
         set.0.entry(last.clone()).or_default().member = true;
     }
 
+    fn remove_member(&mut self, path: &[String]) {
+        let [parents @ .., last] = path else { return };
+        let mut set = self;
+        for element in parents {
+            match set.0.get_mut(element) {
+                Some(node) => set = &mut node.children,
+                None => return,
+            }
+        }
+        if let Some(node) = set.0.get_mut(last) {
+            node.member = false;
+        }
+    }
+
     /// Paths in either set.
     pub fn union(mut self, other: &Self) -> Self {
         for (element, node) in &other.0 {
@@ -291,6 +305,15 @@ fn compare_at(
             }
         }
         _ if before.is_some() && after.is_some() && before != after => {
+            // Of another shape: what was below it is gone, and what is below it is new.
+            compare_at(schema, before, None, path, out);
+            if before.is_some_and(Value::is_null) && shape(after) > 1 {
+                compare_at(schema, None, after, path, out);
+                out.removed.remove_member(path);
+                return out.changed.remove_member(path);
+            }
+            compare_at(schema, None, after, path, out);
+            out.removed.remove_member(path);
             return out.changed.insert_path(path);
         }
         _ => {}

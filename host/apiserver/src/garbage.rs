@@ -10,6 +10,7 @@ use crate::builtin::{CRD_PLURAL, EXTENSIONS_GROUP};
 use crate::controllers;
 use crate::crd;
 use crate::deletion::DeleteOptions;
+use crate::rbac;
 use crate::state::ServerState;
 use crate::storage::{GroupResource, StoredKey, StoredObject, WriteNotice};
 
@@ -58,6 +59,9 @@ fn delete_with_policy(
 }
 
 fn handle_write(api: &RequestHandler, resource: &GroupResource, object: &Arc<StoredObject>, deleted: bool) {
+    if resource.group == rbac::RBAC_GROUP && resource.plural == "clusterroles" {
+        rbac::aggregate_roles(api);
+    }
     if deleted {
         for (resource, dependent) in api.storage.list_dependents(object.uid()) {
             collect_if_unowned(api, &resource, &dependent);
@@ -90,6 +94,9 @@ fn handle_write(api: &RequestHandler, resource: &GroupResource, object: &Arc<Sto
     };
     finish_deletion(api, resource, &object);
     collect_if_unowned(api, resource, &object);
+    if resource.group == EXTENSIONS_GROUP && resource.plural == CRD_PLURAL && !object.is_terminating() {
+        api.adjust_object(resource, &object.key(), crd::set_established);
+    }
 }
 
 fn owner_references(object: &Value) -> impl Iterator<Item = &Value> {
@@ -99,8 +106,23 @@ fn owner_references(object: &Value) -> impl Iterator<Item = &Value> {
         .flatten()
 }
 
+/// Returns true if a cluster-scoped object names an owner of a namespaced kind, which cannot be found without a namespace.
+fn has_owner_of_narrower_scope(api: &RequestHandler, object: &Value) -> bool {
+    let is_namespaced = |owner: &Value| {
+        let api_version = owner["apiVersion"].as_str().unwrap_or_default();
+        let group = api_version.split_once('/').map_or("", |(group, _)| group);
+        api.registry.list_kinds().iter().any(|kind| {
+            kind.resource.group == group && owner["kind"] == kind.kind.as_str() && kind.namespaced
+        })
+    };
+    object["metadata"]["namespace"].is_null() && owner_references(object).any(is_namespaced)
+}
+
 /// Deletes an object if each of its owners is deleted, or is in foreground deletion and waits for its dependents.
 fn collect_if_unowned(api: &RequestHandler, resource: &GroupResource, object: &Arc<StoredObject>) {
+    if has_owner_of_narrower_scope(api, &object.value) {
+        return;
+    }
     let (mut solid, mut waiting, mut absent) = (0, 0, Vec::new());
     for owner in owner_references(&object.value) {
         let uid = owner["uid"].as_str().unwrap_or_default();
@@ -207,6 +229,7 @@ fn finish_deletion(api: &RequestHandler, resource: &GroupResource, object: &Arc<
     if has_finalizer(&object.value, crd::CLEANUP_FINALIZER)
         && let Some(kind) = crd::parse_kind(&object.value)
     {
+        api.adjust_object(resource, &key, crd::set_terminating);
         for object in api
             .storage
             .list(&kind.resource, None)

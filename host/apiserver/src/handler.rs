@@ -108,6 +108,26 @@ pub async fn handle_request(
     Ok(into_response(answer))
 }
 
+/// Largest integer that a floating-point number holds exactly.
+const MAX_EXACT_INTEGER: f64 = 9_007_199_254_740_991.0;
+
+/// Turns numbers without a fraction into integers, as which Go writes them.
+fn unify_numbers(value: &mut Value) {
+    match value {
+        Value::Number(number) if !number.is_i64() => {
+            let whole = number
+                .as_f64()
+                .filter(|number| number.fract() == 0.0 && number.abs() <= MAX_EXACT_INTEGER);
+            if let Some(whole) = whole {
+                *value = (whole as i64).into();
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(unify_numbers),
+        Value::Object(fields) => fields.values_mut().for_each(unify_numbers),
+        _ => {}
+    }
+}
+
 /// One request on a resource.
 pub(crate) struct ResourceRequest<'a> {
     pub(crate) state: &'a Arc<ServerState>,
@@ -152,6 +172,15 @@ impl ResourceRequest<'_> {
                         self.verb,
                         RequestVerb::Get | RequestVerb::Update | RequestVerb::Patch(_)
                     ) => {}
+            Some("scale")
+                if version.scale.is_some()
+                    && matches!(
+                        self.verb,
+                        RequestVerb::Get | RequestVerb::Update | RequestVerb::Patch(_)
+                    ) =>
+            {
+                return self.answer_scale(&kind, version);
+            }
             Some("resize")
                 if is_pod_kind(&kind)
                     && matches!(
@@ -179,6 +208,10 @@ impl ResourceRequest<'_> {
             RequestVerb::Get => self.get_object(&kind, version),
             RequestVerb::List => self.list_objects(&kind, version),
             RequestVerb::Watch => self.start_watch(&kind, version),
+            RequestVerb::Create if kind.terminating => Err(StatusError {
+                message: "create not allowed while custom resource definition is terminating".into(),
+                ..StatusError::method_not_allowed()
+            }),
             RequestVerb::Create => {
                 let object = self.decode_object()?;
                 let context = self.write_context(&kind, version)?;
@@ -190,18 +223,7 @@ impl ResourceRequest<'_> {
             }
             RequestVerb::Update | RequestVerb::Patch(_) => {
                 let name = target.name.as_deref().unwrap_or_default();
-                let edit = match self.verb {
-                    RequestVerb::Patch(PatchKind::Apply) => {
-                        Edit::Apply(self.decode_object()?, self.query.is_set("force"))
-                    }
-                    RequestVerb::Patch(patch) => Edit::Patch(patch, self.decode_object()?),
-                    _ => Edit::Replace(self.decode_object()?),
-                };
-                if kind.custom && self.verb == RequestVerb::Patch(PatchKind::Strategic) {
-                    return Err(StatusError::unsupported_media_type(
-                        "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml",
-                    ));
-                }
+                let edit = self.decode_edit(&kind)?;
                 let context = self.write_context(&kind, version)?;
                 let outcome =
                     self.state
@@ -275,7 +297,10 @@ impl ResourceRequest<'_> {
         }
         let yaml = media.ends_with("yaml");
         match serde_json::from_slice(&self.body) {
-            Ok(value) => Ok(value),
+            Ok(mut value) => {
+                unify_numbers(&mut value);
+                Ok(value)
+            }
             Err(_) if yaml => std::str::from_utf8(&self.body)
                 .map_err(|error| error.to_string())
                 .and_then(|text| serde_saphyr::from_str(text).map_err(|error| error.to_string()))
@@ -285,6 +310,41 @@ impl ResourceRequest<'_> {
                 self.target.resource
             ))),
         }
+    }
+
+    /// Decodes the body of a change.
+    fn decode_edit(&self, kind: &ServedKind) -> Result<Edit, StatusError> {
+        if kind.custom && self.verb == RequestVerb::Patch(PatchKind::Strategic) {
+            return Err(StatusError::unsupported_media_type(
+                "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml",
+            ));
+        }
+        let body = self.decode_object()?;
+        Ok(match self.verb {
+            RequestVerb::Patch(PatchKind::Apply) => Edit::Apply(body, self.query.is_set("force")),
+            RequestVerb::Patch(patch) => Edit::Patch(patch, body),
+            _ => Edit::Replace(body),
+        })
+    }
+
+    /// Reads or changes the replicas of an object.
+    fn answer_scale(&self, kind: &ServedKind, version: &ServedVersion) -> ServerResponse {
+        let Some(paths) = &version.scale else {
+            return Err(StatusError::no_such_path());
+        };
+        let context = self.write_context(kind, version)?;
+        let key = StoredKey::new(
+            self.target.namespace.as_deref().unwrap_or_default(),
+            self.target.name.as_deref().unwrap_or_default(),
+        );
+        let api = &self.state.api;
+        let scale = if self.verb == RequestVerb::Get {
+            api.read_scale(&context, paths, &key)?
+        } else {
+            api.write_scale(&context, paths, &key, &self.decode_edit(kind)?)?
+                .1
+        };
+        Ok(json_response(200, &scale))
     }
 
     fn write_context<'d>(

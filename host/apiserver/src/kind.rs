@@ -1,9 +1,11 @@
 //! Kinds: resource names, versions with their schemas, and printer columns.
 
-use ostler_schema::{FieldError, Rules, Schema, TypeMeta};
+use ostler_schema::{FieldError, Rules, SchemaNode, TypeMeta};
 use serde_json::Value;
 
+use crate::metadata::validate_embedded_metadata;
 use crate::object::GroupResource;
+use crate::scale::ScalePaths;
 use crate::status::ErrorSubject;
 
 /// A printer column.
@@ -31,13 +33,15 @@ pub struct ServedVersion {
     /// True if the version is served.
     pub served: bool,
     /// The parsed schema.
-    pub schema: Schema,
-    /// The schema as declared, for OpenAPI.
+    pub schema: SchemaNode,
+    /// The schema as declared, for OpenAPI; null for a built-in kind.
     pub openapi: Value,
     /// The CEL rules, if there are any.
     pub rules: Option<Rules>,
     /// True with a status subresource.
     pub status: bool,
+    /// Places of the replicas, with a scale subresource.
+    pub scale: Option<ScalePaths>,
     /// Printer columns; `None` for the default ones.
     pub columns: Option<Vec<Column>>,
     /// Field selector paths beside name and namespace.
@@ -63,6 +67,8 @@ pub struct ServedKind {
     pub namespaced: bool,
     /// True if a CustomResourceDefinition defines the kind.
     pub custom: bool,
+    /// True if the definition is being deleted: nothing new is accepted.
+    pub terminating: bool,
     /// True if an update must contain the resource version that it is based on.
     pub conditional_update: bool,
     /// True if `generation` counts changes of the spec.
@@ -99,20 +105,58 @@ impl ServedKind {
         }
     }
 
-    /// Everything about an object of a custom kind that violates the schema or the CEL rules of a version.
-    pub fn validate(&self, version: &ServedVersion, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
-        let errors = version.schema.validate(object);
-        // Rules are written for values that fit the schema.
-        match &version.rules {
-            Some(rules) if errors.is_empty() => {
+    /// Everything about an object of a custom kind that violates the schema or the CEL rules of a version. What is unchanged
+    /// since `old` may violate a schema that has become stricter. `metadata_errors` are those that are known already.
+    pub fn validate(
+        &self,
+        version: &ServedVersion,
+        object: &Value,
+        old: Option<&Value>,
+        is_status: bool,
+        metadata_errors: &[FieldError],
+    ) -> Vec<FieldError> {
+        let schema = &version.schema;
+        let mut errors = if is_status {
+            let old = old.and_then(|old| old.get("status"));
+            let status = object.get("status").zip(schema.field("status"));
+            status.map_or_else(Vec::new, |(status, schema)| {
+                schema.validate_at(status, old, "status")
+            })
+        } else {
+            schema.validate_change(object, old)
+        };
+        if let Some(scale) = &version.scale {
+            errors.extend(scale.validate(object));
+        }
+        errors.extend(schema.validate_embedded(object, &validate_embedded_metadata));
+        if old.is_none_or(|old| schema.validate_list_types(old).is_empty()) {
+            errors.extend(schema.validate_list_types(object));
+        }
+        if let Some(rules) = &version.rules {
+            if errors.iter().chain(metadata_errors).any(blocks_rules) {
+                let why = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
+                errors.push(FieldError::invalid("<nil>", &Value::Null, why));
+            } else {
                 let meta = TypeMeta {
                     group: self.resource.group.clone(),
                     api_version: self.api_version(&version.name),
                     kind: self.kind.clone(),
                 };
-                rules.validate(object, old, meta)
+                errors.extend(rules.validate(object, old, meta));
             }
-            _ => errors,
         }
+        errors
     }
+}
+
+/// Returns true for an error after which rules, which are written for values that fit the schema, are not evaluated.
+fn blocks_rules(error: &FieldError) -> bool {
+    matches!(
+        error.reason,
+        "FieldValueNotSupported"
+            | "FieldValueRequired"
+            | "FieldValueTooLong"
+            | "FieldValueTooMany"
+            | "FieldValueTypeInvalid"
+    )
 }

@@ -4,14 +4,18 @@
 //! history, the collector ([`garbage`]) follows its writes.
 #![forbid(unsafe_code)]
 
+mod allocation;
 mod api;
 mod apply;
 mod builtin;
+mod builtin_defaults;
+mod builtin_validation;
 mod collection;
 mod content;
 mod control;
 mod controllers;
 mod crd;
+mod crd_validation;
 mod deletion;
 mod discovery;
 mod faults;
@@ -20,15 +24,19 @@ mod garbage;
 mod handler;
 mod kind;
 mod metadata;
+mod names;
 mod object;
+mod openapi;
 mod patch;
 mod pod;
 mod protobuf;
+mod quantity;
 mod rbac;
 mod registry;
 mod request;
 mod response;
 mod review;
+mod scale;
 mod server;
 mod state;
 mod status;

@@ -4,143 +4,190 @@ use ostler_schema::FieldError;
 use serde_json::Value;
 
 use crate::kind::ServedKind;
+use crate::names::{
+    DNS_1035_RULE, LABEL_RULE, LABEL_VALUE_RULE, QUALIFIED_NAME_RULE, SUBDOMAIN_RULE, is_dns_1035_label,
+    is_dns_label, is_dns_subdomain, is_label_value, is_qualified_name,
+};
 
 /// Annotation of a workload with the behavior of its pods: one of [`BEHAVIORS`].
 pub const SIMULATE_ANNOTATION: &str = "apiserver.ostler.dev/simulate";
 /// Values of the annotation. Pods that fail never become ready, and the workload says so where its kind has a condition for it. Pods that hang
 /// are started and never become ready, and Jobs with them never end.
 pub const BEHAVIORS: [&str; 2] = ["Fail", "Hang"];
-
-const SUBDOMAIN_RULE: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
-const LABEL_RULE: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
-const LABEL_VALUE_RULE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
-const QUALIFIED_NAME_RULE: &str = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
+/// Maximum bytes of all annotations, with their keys.
+const MAX_ANNOTATIONS_SIZE: i64 = 256 * 1024;
+/// Maximum bytes of the value of a label.
+const MAX_LABEL_VALUE: usize = 63;
 
 /// Validates an object's metadata.
 pub fn validate_metadata(kind: &ServedKind, object: &Value) -> Vec<FieldError> {
     let metadata = &object["metadata"];
     let mut errors = Vec::new();
-    match metadata["name"].as_str().unwrap_or_default() {
-        "" => errors.push(FieldError::required(
-            "metadata.name",
-            "name or generateName is required",
-        )),
-        name => validate_name(kind, name, &metadata["name"], &mut errors),
-    }
-    for (field, what) in [("labels", true), ("annotations", false)] {
+    for (field, is_prefix) in [("generateName", true), ("name", false)] {
+        let name = metadata[field].as_str().unwrap_or_default();
         let path = format!("metadata.{field}");
-        if !metadata[field].is_null() && !metadata[field].is_object() {
-            errors.push(FieldError::wrong_type(&path, "other", "object"));
-        }
-        for (key, value) in metadata[field].as_object().into_iter().flatten() {
-            if !is_qualified_name(key) {
-                errors.push(FieldError::invalid(
-                    &path,
-                    &key.as_str().into(),
-                    QUALIFIED_NAME_RULE,
-                ));
-            }
-            match value.as_str() {
-                None => errors.push(FieldError::wrong_type(
-                    &format!("{path}.{key}"),
-                    "other",
-                    "string",
-                )),
-                Some(text) if what && text.len() > 63 => {
-                    errors.push(FieldError::invalid(&path, value, "must be no more than 63 bytes"))
-                }
-                Some(text) if what && !text.is_empty() && !is_label_value(text) => {
-                    errors.push(FieldError::invalid(&path, value, LABEL_VALUE_RULE))
-                }
-                Some(_) => {}
-            }
+        if !name.is_empty() {
+            validate_name(kind, name, is_prefix, &path, &mut errors);
+        } else if !is_prefix {
+            errors.push(FieldError::required(&path, "name or generateName is required"));
         }
     }
-    let simulated = &metadata["annotations"][SIMULATE_ANNOTATION];
+    errors.extend(validate_common(metadata, "metadata"));
+    errors
+}
+
+/// Validates the metadata of an object that is a field of another one.
+pub fn validate_embedded_metadata(metadata: &Value, path: &str) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let name = metadata["name"].as_str().unwrap_or_default();
+    if !is_path_segment(name) {
+        let rule = "may not contain '/' or '%', and may not be '.' or '..'";
+        errors.push(FieldError::invalid(&format!("{path}.name"), &name.into(), rule));
+    }
+    errors.extend(validate_common(metadata, path));
+    errors
+}
+
+fn validate_common(metadata: &Value, path: &str) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    validate_labels(&metadata["labels"], &format!("{path}.labels"), &mut errors);
+    let annotations = &metadata["annotations"];
+    validate_annotations(annotations, &format!("{path}.annotations"), &mut errors);
+    let owners = &metadata["ownerReferences"];
+    validate_owners(owners, &format!("{path}.ownerReferences"), &mut errors);
+    let finalizers = &metadata["finalizers"];
+    validate_finalizers(finalizers, &format!("{path}.finalizers"), &mut errors);
+    errors
+}
+
+fn validate_labels(labels: &Value, path: &str, errors: &mut Vec<FieldError>) {
+    for (key, value) in labels.as_object().into_iter().flatten() {
+        if !is_qualified_name(key) {
+            errors.push(FieldError::invalid(
+                path,
+                &key.as_str().into(),
+                QUALIFIED_NAME_RULE,
+            ));
+        }
+        let text = value.as_str().unwrap_or_default();
+        if text.len() > MAX_LABEL_VALUE {
+            errors.push(FieldError::invalid(path, value, "must be no more than 63 bytes"));
+        } else if !text.is_empty() && !is_label_value(text) {
+            errors.push(FieldError::invalid(path, value, LABEL_VALUE_RULE));
+        }
+    }
+}
+
+fn validate_annotations(annotations: &Value, path: &str, errors: &mut Vec<FieldError>) {
+    let mut size = 0;
+    for (key, value) in annotations.as_object().into_iter().flatten() {
+        if !is_qualified_name(&key.to_lowercase()) {
+            errors.push(FieldError::invalid(
+                path,
+                &key.as_str().into(),
+                QUALIFIED_NAME_RULE,
+            ));
+        }
+        size += key.len() + value.as_str().map_or(0, str::len);
+    }
+    if size as i64 > MAX_ANNOTATIONS_SIZE {
+        errors.push(FieldError::too_long(path, MAX_ANNOTATIONS_SIZE));
+    }
+    let simulated = &annotations[SIMULATE_ANNOTATION];
     if !simulated.is_null() && !BEHAVIORS.iter().any(|behavior| simulated == behavior) {
-        let path = format!("metadata.annotations[{SIMULATE_ANNOTATION}]");
+        let path = format!("{path}[{SIMULATE_ANNOTATION}]");
         let supported = format!(
             "supported values: {}",
             BEHAVIORS.map(|b| format!("{b:?}")).join(", ")
         );
         errors.push(FieldError::invalid(&path, simulated, supported));
     }
-    for (index, owner) in metadata["ownerReferences"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .enumerate()
-    {
+}
+
+/// The API server names the field of an owner without its index.
+fn validate_owners(owners: &Value, path: &str, errors: &mut Vec<FieldError>) {
+    let mut controllers = 0;
+    for owner in owners.as_array().into_iter().flatten() {
         for field in ["apiVersion", "kind", "name", "uid"] {
             if owner[field].as_str().is_none_or(str::is_empty) {
                 errors.push(FieldError::invalid(
-                    &format!("metadata.ownerReferences[{index}].{field}"),
+                    &format!("{path}.{field}"),
                     &"".into(),
                     "must not be empty",
                 ));
             }
         }
-    }
-    for finalizer in metadata["finalizers"].as_array().into_iter().flatten() {
-        match finalizer.as_str() {
-            Some(name) if is_qualified_name(name) => {}
-            _ => errors.push(FieldError::invalid(
-                "metadata.finalizers",
-                finalizer,
-                QUALIFIED_NAME_RULE,
-            )),
+        if owner["apiVersion"] == "v1" && owner["kind"] == "Event" {
+            let rule = "/v1, Kind=Event is disallowed from being an owner";
+            errors.push(FieldError::invalid(path, owner, rule));
+        }
+        if owner["controller"] == true {
+            controllers += 1;
         }
     }
-    errors
+    if controllers > 1 {
+        let rule = "Only one reference can have Controller set to true";
+        errors.push(FieldError::invalid(path, owners, rule));
+    }
 }
 
-fn validate_name(kind: &ServedKind, name: &str, value: &Value, errors: &mut Vec<FieldError>) {
-    let path = "metadata.name";
-    if kind.resource.group == "rbac.authorization.k8s.io" {
-        if name.contains(['/', '%']) || matches!(name, "." | "..") {
-            errors.push(FieldError::invalid(path, value, "may not contain '/'"));
+fn validate_finalizers(finalizers: &Value, path: &str, errors: &mut Vec<FieldError>) {
+    let mut names = Vec::new();
+    for finalizer in finalizers.as_array().into_iter().flatten() {
+        let name = finalizer.as_str().unwrap_or_default();
+        if !is_qualified_name(name) {
+            errors.push(FieldError::invalid(path, finalizer, QUALIFIED_NAME_RULE));
         }
-        return;
+        names.push(name);
     }
-    let label = kind.kind == "Namespace" && !kind.custom;
-    let (most, good, words) = if label {
-        (63, is_dns_label(name), LABEL_RULE)
-    } else {
-        (253, name.split('.').all(is_dns_label), SUBDOMAIN_RULE)
+    if names.contains(&"orphan") && names.contains(&"foregroundDeletion") {
+        let rule = "finalizer orphan and foregroundDeletion cannot be both set";
+        errors.push(FieldError::invalid(path, finalizers, rule));
+    }
+}
+
+fn is_path_segment(name: &str) -> bool {
+    !name.contains(['/', '%']) && !matches!(name, "." | "..")
+}
+
+/// Rules for the names of a kind's objects.
+enum NameRule {
+    PathSegment,
+    Label,
+    Dns1035Label,
+    Subdomain,
+}
+
+fn name_rule(kind: &ServedKind) -> NameRule {
+    if kind.custom {
+        return NameRule::Subdomain;
+    }
+    match (kind.resource.group.as_str(), kind.kind.as_str()) {
+        ("rbac.authorization.k8s.io", _) => NameRule::PathSegment,
+        ("", "Namespace") => NameRule::Label,
+        ("", "Service") => NameRule::Dns1035Label,
+        _ => NameRule::Subdomain,
+    }
+}
+
+fn validate_name(kind: &ServedKind, name: &str, is_prefix: bool, path: &str, errors: &mut Vec<FieldError>) {
+    let value = &Value::from(name);
+    // What is appended to a prefix ends as a name must.
+    let masked = match name.strip_suffix('-') {
+        Some(start) if is_prefix && !start.is_empty() => format!("{start}a"),
+        _ => name.to_owned(),
+    };
+    let (most, is_valid, rule) = match name_rule(kind) {
+        NameRule::PathSegment => (usize::MAX, is_path_segment(name), "may not contain '/'"),
+        NameRule::Label => (63, is_dns_label(&masked), LABEL_RULE),
+        NameRule::Dns1035Label => (63, is_dns_1035_label(&masked), DNS_1035_RULE),
+        NameRule::Subdomain => (253, is_dns_subdomain(&masked), SUBDOMAIN_RULE),
     };
     if name.len() > most {
-        errors.push(FieldError::invalid(
-            path,
-            value,
-            format!("must be no more than {most} bytes"),
-        ));
+        let rule = format!("must be no more than {most} bytes");
+        errors.push(FieldError::invalid(path, value, rule));
     }
-    if !good {
-        errors.push(FieldError::invalid(path, value, words));
+    if !is_valid {
+        errors.push(FieldError::invalid(path, value, rule));
     }
-}
-
-fn is_dns_label(text: &str) -> bool {
-    !text.is_empty()
-        && text
-            .chars()
-            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
-        && !text.starts_with('-')
-        && !text.ends_with('-')
-}
-
-fn is_label_value(text: &str) -> bool {
-    text.chars()
-        .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
-        && text.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && text.ends_with(|c: char| c.is_ascii_alphanumeric())
-}
-
-fn is_qualified_name(text: &str) -> bool {
-    let (prefix, name) = text
-        .split_once('/')
-        .map_or((None, text), |(prefix, name)| (Some(prefix), name));
-    name.len() <= 63
-        && is_label_value(name)
-        && prefix.is_none_or(|prefix| prefix.split('.').all(is_dns_label))
 }

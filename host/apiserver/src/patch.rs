@@ -1,6 +1,6 @@
 //! JSON, merge and strategic merge patches. Server-side apply is in [`crate::apply`].
 
-use ostler_schema::{ListType, Schema};
+use ostler_schema::Schema;
 use serde_json::{Map, Value};
 
 use crate::request::PatchKind;
@@ -16,113 +16,227 @@ pub fn apply_patch(
     let mut patched = object.clone();
     match kind {
         PatchKind::Json => {
-            let operations: Vec<json_patch::PatchOperation> = serde_json::from_value(body.clone())
-                .map_err(|error| StatusError::bad_request(format!("error decoding patch: {error}")))?;
-            json_patch::patch(&mut patched, &operations).map_err(|error| {
-                StatusError::new(
-                    422,
-                    "Invalid",
-                    format!("the server rejected our request due to an error in our request: {error}"),
-                )
-            })?;
+            let is_patch = body
+                .as_array()
+                .is_some_and(|operations| operations.iter().all(Value::is_object));
+            if !is_patch {
+                return Err(StatusError::bad_request(
+                    "error decoding patch: it is not a list of operations",
+                ));
+            }
+            let operations = body.as_array().into_iter().flatten();
+            let operations: Vec<Value> = operations
+                .filter(|operation| !expects_absence(operation, object))
+                .cloned()
+                .collect();
+            if operations.iter().any(|operation| operation["from"] == "") {
+                let why = "the server rejected our request due to an error in our request: a whole object cannot be copied";
+                return Err(StatusError::new(422, "Invalid", why));
+            }
+            // On a copy, so that nothing needs to be undone, in which the crate panics for some patches.
+            serde_json::from_value::<Vec<json_patch::PatchOperation>>(operations.into())
+                .map_err(|error| error.to_string())
+                .and_then(|operations| {
+                    json_patch::patch_unsafe(&mut patched, &operations).map_err(|error| error.to_string())
+                })
+                .map_err(|why| {
+                    let message =
+                        format!("the server rejected our request due to an error in our request: {why}");
+                    StatusError::new(422, "Invalid", message)
+                })?;
         }
         PatchKind::Merge | PatchKind::Apply => json_patch::merge(&mut patched, body),
-        PatchKind::Strategic => merge_strategic(schema, &mut patched, body),
+        PatchKind::Strategic => merge_strategic(schema, &mut patched, body)?,
     }
     if patched.is_object() {
         Ok(patched)
     } else {
-        Err(StatusError::bad_request("the patch does not leave an object"))
+        Err(StatusError::invalid_patch(
+            &patched,
+            "the patch does not leave an object",
+        ))
     }
 }
 
-/// A merge patch that knows keyed lists and sets, and the `$patch`, `$retainKeys` and `$deleteFromPrimitiveList`
-/// directives. Keys come from the same schema that server-side apply uses.
-fn merge_strategic(schema: &Schema, target: &mut Value, body: &Value) {
+/// Returns true for a test that a field is absent, which it is: the API server takes a missing value as null.
+fn expects_absence(operation: &Value, object: &Value) -> bool {
+    let path = operation["path"].as_str().unwrap_or_default();
+    operation["op"] == "test" && operation["value"].is_null() && object.pointer(path).is_none()
+}
+
+/// Directive with the order of a list, before its name.
+const ORDER_DIRECTIVE: &str = "$setElementOrder/";
+/// Directive with items that go from a list of plain values, before its name.
+const DELETION_DIRECTIVE: &str = "$deleteFromPrimitiveList/";
+
+/// The merge of a list by a strategic merge patch.
+#[derive(Clone, Copy)]
+enum ListMerge<'a> {
+    /// Replaced as a whole.
+    Replace,
+    /// Items are the same if the field of this name is equal.
+    ByKey(&'a str),
+    /// Items are the same if they are equal.
+    ByValue,
+}
+
+impl<'a> ListMerge<'a> {
+    fn of(schema: &'a Schema) -> Self {
+        let strategies = schema.patch_strategy.as_deref().unwrap_or_default();
+        if !strategies.split(',').any(|strategy| strategy == "merge") {
+            return Self::Replace;
+        }
+        schema
+            .patch_merge_key
+            .as_deref()
+            .map_or(Self::ByValue, Self::ByKey)
+    }
+
+    fn is_same(self, item: &Value, other: &Value) -> bool {
+        match self {
+            Self::ByKey(key) => item[key] == other[key],
+            _ => item == other,
+        }
+    }
+}
+
+/// A merge patch that merges lists by their published keys, and knows the directives `$patch`, `$retainKeys`,
+/// `$setElementOrder` and `$deleteFromPrimitiveList`.
+fn merge_strategic(schema: &Schema, target: &mut Value, body: &Value) -> Result<(), StatusError> {
     let Value::Object(changes) = body else {
         *target = body.clone();
-        return;
+        return Ok(());
     };
-    if changes
-        .get("$patch")
-        .is_some_and(|directive| directive == "replace")
-    {
-        *target = Value::Object(
-            changes
-                .iter()
-                .filter(|(name, _)| !name.starts_with('$'))
-                .map(|(name, value)| (name.clone(), value.clone()))
-                .collect(),
-        );
-        return;
+    match changes.get("$patch").and_then(Value::as_str) {
+        Some("replace") => {
+            let kept = changes.iter().filter(|(name, _)| !name.starts_with('$'));
+            *target = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
+            return Ok(());
+        }
+        Some("delete") => {
+            *target = Value::Object(Map::new());
+            return Ok(());
+        }
+        Some("merge") | None => {}
+        Some(other) => {
+            return Err(StatusError::bad_request(format!("Unrecognized $patch: {other}")));
+        }
     }
     if !target.is_object() {
         *target = Value::Object(Map::new());
     }
     let Value::Object(fields) = target else {
-        return;
+        return Ok(());
     };
     if let Some(kept) = changes.get("$retainKeys").and_then(Value::as_array) {
         fields.retain(|name, _| kept.iter().any(|keep| keep == name));
     }
-    let unknown = Schema::default();
     for (name, value) in changes {
-        if let Some(list) = name.strip_prefix("$deleteFromPrimitiveList/") {
+        if let Some(list) = name.strip_prefix(DELETION_DIRECTIVE) {
             if let (Some(Value::Array(items)), Some(gone)) = (fields.get_mut(list), value.as_array()) {
                 items.retain(|item| !gone.contains(item));
             }
-            continue;
-        }
-        if name.starts_with('$') {
-            continue;
-        }
-        let below = schema.field(name).unwrap_or(&unknown);
-        match value {
-            Value::Null => {
-                fields.remove(name);
-            }
-            Value::Object(_) => {
-                merge_strategic(below, fields.entry(name.clone()).or_insert(Value::Null), value)
-            }
-            Value::Array(items) if below.list_type() != ListType::Atomic => {
-                let list = fields
-                    .entry(name.clone())
-                    .or_insert_with(|| Value::Array(Vec::new()));
-                if let Value::Array(list) = list {
-                    merge_strategic_list(below, list, items);
-                }
-            }
-            _ => {
-                fields.insert(name.clone(), value.clone());
-            }
+        } else if !name.starts_with('$') {
+            merge_strategic_field(schema, fields, name, value)?;
         }
     }
+    for (name, order) in changes {
+        let Some(name) = name.strip_prefix(ORDER_DIRECTIVE) else {
+            continue;
+        };
+        if let (Some(Value::Array(items)), Some(order)) = (fields.get_mut(name), order.as_array()) {
+            let merge = schema.field(name).map_or(ListMerge::Replace, ListMerge::of);
+            sort_items(merge, items, order);
+        }
+    }
+    Ok(())
 }
 
-fn merge_strategic_list(schema: &Schema, list: &mut Vec<Value>, changes: &[Value]) {
-    if changes.iter().any(|change| change["$patch"] == "replace") {
-        *list = changes
-            .iter()
-            .filter(|change| change.get("$patch").is_none())
-            .cloned()
-            .collect();
-        return;
-    }
+fn merge_strategic_field(
+    schema: &Schema,
+    fields: &mut Map<String, Value>,
+    name: &str,
+    value: &Value,
+) -> Result<(), StatusError> {
     let unknown = Schema::default();
-    for change in changes {
-        let element = schema.item_path_element(change);
-        let at = list
-            .iter()
-            .position(|item| schema.item_path_element(item) == element);
-        match (at, change["$patch"] == "delete") {
-            (Some(at), true) => drop(list.remove(at)),
-            (Some(at), false) => {
-                merge_strategic(schema.items.as_deref().unwrap_or(&unknown), &mut list[at], change)
+    let below = schema.field(name).unwrap_or(&unknown);
+    match (value, ListMerge::of(below)) {
+        (Value::Null, _) => {
+            fields.remove(name);
+        }
+        (Value::Object(_), _) => {
+            merge_strategic(below, fields.entry(name).or_insert(Value::Null), value)?;
+        }
+        (Value::Array(changes), merge @ (ListMerge::ByKey(_) | ListMerge::ByValue)) => {
+            let list = fields.entry(name).or_insert_with(|| Value::Array(Vec::new()));
+            if !list.is_array() {
+                *list = Value::Array(Vec::new());
             }
-            (None, true) => {}
-            (None, false) => list.push(change.clone()),
+            if let Value::Array(list) = list {
+                merge_strategic_list(below, merge, list, changes)?;
+            }
+        }
+        _ => {
+            fields.insert(name.to_owned(), value.clone());
         }
     }
+    Ok(())
+}
+
+fn merge_strategic_list(
+    schema: &Schema,
+    merge: ListMerge<'_>,
+    list: &mut Vec<Value>,
+    changes: &[Value],
+) -> Result<(), StatusError> {
+    if changes.iter().any(|change| change["$patch"] == "replace") {
+        let kept = changes.iter().filter(|change| change.get("$patch").is_none());
+        *list = kept.cloned().collect();
+        return Ok(());
+    }
+    let unknown = Schema::default();
+    let item_schema = schema.items.as_deref().unwrap_or(&unknown);
+    for change in changes {
+        if let ListMerge::ByKey(key) = merge
+            && change.get(key).is_none()
+        {
+            let message = format!("map: {change} does not contain declared merge key: {key}");
+            return Err(StatusError::bad_request(message));
+        }
+        let at = list.iter().position(|item| merge.is_same(item, change));
+        match (at, change["$patch"] == "delete") {
+            (Some(at), true) => drop(list.remove(at)),
+            (Some(at), false) => merge_strategic(item_schema, &mut list[at], change)?,
+            (None, true) => {}
+            (None, false) => {
+                // What it merges into is new, too, so that its own directives are applied.
+                let mut item = Value::Null;
+                merge_strategic(item_schema, &mut item, change)?;
+                list.push(item);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Sorts the items of a list as `order` names them. Items that it does not name keep their place before those that they
+/// stood before.
+fn sort_items(merge: ListMerge<'_>, items: &mut Vec<Value>, order: &[Value]) {
+    let rank = |item: &Value| order.iter().position(|one| merge.is_same(one, item));
+    let before: Vec<Value> = items.clone();
+    let place = |item: &Value| before.iter().position(|one| merge.is_same(one, item));
+    let (mut named, others): (Vec<Value>, Vec<Value>) = std::mem::take(items)
+        .into_iter()
+        .partition(|item| rank(item).is_some());
+    named.sort_by_key(&rank);
+    let mut others = others.into_iter().peekable();
+    for item in named {
+        while let Some(other) = others.next_if(|other| place(other) < place(&item)) {
+            items.push(other);
+        }
+        items.push(item);
+    }
+    items.extend(others);
 }
 
 #[cfg(test)]
@@ -132,8 +246,8 @@ mod tests {
 
     fn schema() -> Schema {
         Schema::parse(&json!({"type": "object", "properties": {
-            "list": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"], "items": {"type": "object"}},
-            "set": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}},
+            "list": {"type": "array", "x-kubernetes-patch-strategy": "merge", "x-kubernetes-patch-merge-key": "name", "items": {"type": "object"}},
+            "set": {"type": "array", "x-kubernetes-patch-strategy": "merge", "items": {"type": "string"}},
         }}))
         .unwrap()
     }
@@ -150,6 +264,29 @@ mod tests {
             patched,
             json!({"list": [{"name": "a", "v": 1, "w": 2}, {"name": "c"}], "set": ["y"], "map": {"k": 1}})
         );
+    }
+
+    #[test]
+    fn strategic_patch_sorts_lists_by_its_order() {
+        let object = json!({"list": [{"name": "other"}, {"name": "a"}, {"name": "b"}, {"name": "last"}]});
+        let body = json!({
+            "$setElementOrder/list": [{"name": "b"}, {"name": "a"}, {"name": "c"}], "list": [{"name": "c", "v": 1}],
+        });
+        let patched = apply_patch(PatchKind::Strategic, &schema(), &object, &body).unwrap();
+        let names: Vec<&str> = patched["list"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|item| item["name"].as_str().unwrap())
+            .collect();
+        assert_eq!(names, ["other", "b", "a", "last", "c"]);
+    }
+
+    #[test]
+    fn item_without_its_merge_key_is_refused() {
+        let body = json!({"list": [{"v": 1}]});
+        let error = apply_patch(PatchKind::Strategic, &schema(), &json!({}), &body).unwrap_err();
+        assert_eq!(error.code, 400);
     }
 
     #[test]

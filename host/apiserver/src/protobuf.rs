@@ -1,171 +1,40 @@
 //! Decoding of Kubernetes' protobuf, which some clients send for built-in kinds in any case.
 //!
-//! Responses are always JSON, which every client accepts. Field numbers are those of the published
-//! `generated.proto` files; of each message, the fields an operator's clients write are listed.
+//! Responses are always JSON, which every client accepts. The messages in `protobuf/messages.json.zlib` are those of the
+//! published `generated.proto` files of k8s.io/api and k8s.io/apimachinery v0.36, whose field numbers never change: for each
+//! field its number, its name in JSON (empty if its fields are those of the message around it), its type, and 1 if JSON has
+//! it with a zero value, too: Go leaves those of other fields out.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-enum Type {
-    Text,
-    Bytes,
-    Integer,
-    Boolean,
-    /// Map with string values.
-    TextMap,
-    /// Map with byte values.
-    BytesMap,
-    Message(&'static [Field]),
-    /// Seconds and nanoseconds, printed with this number of fractional digits.
-    Time(usize),
-}
+/// The messages, as JSON that zlib has compressed.
+const COMPRESSED_MESSAGES: &[u8] = include_bytes!("protobuf/messages.json.zlib");
+/// Package of the messages that all kinds share.
+const META_PACKAGE: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
-struct Field {
-    number: u64,
-    name: &'static str,
-    kind: Type,
-    repeated: bool,
-}
+/// Package of CustomResourceDefinitions, without its version.
+const EXTENSIONS_PACKAGE: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions";
 
-const fn single_field(number: u64, name: &'static str, kind: Type) -> Field {
-    Field {
-        number,
-        name,
-        kind,
-        repeated: false,
-    }
-}
+/// A field of a message: its number, its name in JSON, its type, and 1 if JSON has its zero value.
+#[derive(Debug, Deserialize)]
+struct MessageField(u64, String, String, u8);
 
-const fn repeated_field(number: u64, name: &'static str, kind: Type) -> Field {
-    Field {
-        number,
-        name,
-        kind,
-        repeated: true,
-    }
-}
+static MESSAGES: LazyLock<HashMap<String, Vec<MessageField>>> = LazyLock::new(|| {
+    // The file is a part of the program, and its tests read it.
+    let json = miniz_oxide::inflate::decompress_to_vec_zlib(COMPRESSED_MESSAGES).unwrap_or_default();
+    serde_json::from_slice(&json).unwrap_or_default()
+});
 
-const OWNER_FIELDS: &[Field] = &[
-    single_field(1, "kind", Type::Text),
-    single_field(3, "name", Type::Text),
-    single_field(4, "uid", Type::Text),
-    single_field(5, "apiVersion", Type::Text),
-    single_field(6, "controller", Type::Boolean),
-    single_field(7, "blockOwnerDeletion", Type::Boolean),
-];
-const METADATA_FIELD: Field = single_field(
-    1,
-    "metadata",
-    Type::Message(&[
-        single_field(1, "name", Type::Text),
-        single_field(2, "generateName", Type::Text),
-        single_field(3, "namespace", Type::Text),
-        single_field(5, "uid", Type::Text),
-        single_field(6, "resourceVersion", Type::Text),
-        single_field(11, "labels", Type::TextMap),
-        single_field(12, "annotations", Type::TextMap),
-        repeated_field(13, "ownerReferences", Type::Message(OWNER_FIELDS)),
-        repeated_field(14, "finalizers", Type::Text),
-    ]),
-);
-const REFERENCE_FIELDS: &[Field] = &[
-    single_field(1, "kind", Type::Text),
-    single_field(2, "namespace", Type::Text),
-    single_field(3, "name", Type::Text),
-    single_field(4, "uid", Type::Text),
-    single_field(5, "apiVersion", Type::Text),
-    single_field(6, "resourceVersion", Type::Text),
-    single_field(7, "fieldPath", Type::Text),
-];
+/// Fields of the type in the envelope of an object.
+const TYPE_FIELDS: [(u64, &str); 2] = [(1, "apiVersion"), (2, "kind")];
 
-const KNOWN_MESSAGES: &[(&str, &str, &[Field])] = &[
-    ("v1", "Namespace", &[METADATA_FIELD]),
-    (
-        "v1",
-        "ConfigMap",
-        &[
-            METADATA_FIELD,
-            single_field(2, "data", Type::TextMap),
-            single_field(3, "binaryData", Type::BytesMap),
-            single_field(4, "immutable", Type::Boolean),
-        ],
-    ),
-    (
-        "v1",
-        "Secret",
-        &[
-            METADATA_FIELD,
-            single_field(2, "data", Type::BytesMap),
-            single_field(3, "type", Type::Text),
-            single_field(4, "stringData", Type::TextMap),
-            single_field(5, "immutable", Type::Boolean),
-        ],
-    ),
-    ("v1", "ServiceAccount", &[METADATA_FIELD]),
-    (
-        "v1",
-        "Event",
-        &[
-            METADATA_FIELD,
-            single_field(2, "involvedObject", Type::Message(REFERENCE_FIELDS)),
-            single_field(3, "reason", Type::Text),
-            single_field(4, "message", Type::Text),
-            single_field(
-                5,
-                "source",
-                Type::Message(&[
-                    single_field(1, "component", Type::Text),
-                    single_field(2, "host", Type::Text),
-                ]),
-            ),
-            single_field(6, "firstTimestamp", Type::Time(0)),
-            single_field(7, "lastTimestamp", Type::Time(0)),
-            single_field(8, "count", Type::Integer),
-            single_field(9, "type", Type::Text),
-            single_field(10, "eventTime", Type::Time(6)),
-            single_field(12, "action", Type::Text),
-            single_field(14, "reportingComponent", Type::Text),
-            single_field(15, "reportingInstance", Type::Text),
-        ],
-    ),
-    (
-        "coordination.k8s.io/v1",
-        "Lease",
-        &[
-            METADATA_FIELD,
-            single_field(
-                2,
-                "spec",
-                Type::Message(&[
-                    single_field(1, "holderIdentity", Type::Text),
-                    single_field(2, "leaseDurationSeconds", Type::Integer),
-                    single_field(3, "acquireTime", Type::Time(6)),
-                    single_field(4, "renewTime", Type::Time(6)),
-                    single_field(5, "leaseTransitions", Type::Integer),
-                ]),
-            ),
-        ],
-    ),
-    ("v1", "DeleteOptions", DELETE_OPTIONS),
-    ("meta.k8s.io/v1", "DeleteOptions", DELETE_OPTIONS),
-];
-const DELETE_OPTIONS: &[Field] = &[
-    single_field(1, "gracePeriodSeconds", Type::Integer),
-    single_field(
-        2,
-        "preconditions",
-        Type::Message(&[
-            single_field(1, "uid", Type::Text),
-            single_field(2, "resourceVersion", Type::Text),
-        ]),
-    ),
-    single_field(3, "orphanDependents", Type::Boolean),
-    single_field(4, "propagationPolicy", Type::Text),
-    repeated_field(5, "dryRun", Type::Text),
-];
-
-/// Decodes an object in Kubernetes' envelope; `None` for a malformed message or an unlisted kind.
+/// Decodes an object in Kubernetes' envelope; `None` for a malformed message or an unknown kind.
 pub fn decode_object(bytes: &[u8]) -> Option<Value> {
     let envelope = split_fields(bytes.strip_prefix(b"k8s\0")?)?;
     let raw = |number: u64| {
@@ -174,20 +43,37 @@ pub fn decode_object(bytes: &[u8]) -> Option<Value> {
             .find(|(found, _)| *found == number)
             .and_then(|(_, wire)| wire.bytes())
     };
-    let kind = decode_message(
-        &[
-            single_field(1, "apiVersion", Type::Text),
-            single_field(2, "kind", Type::Text),
-        ],
-        raw(1)?,
-    )?;
-    let (.., known) = KNOWN_MESSAGES
-        .iter()
-        .find(|(version, name, _)| kind["apiVersion"] == *version && kind["kind"] == *name)?;
-    let mut object = decode_message(known, raw(2).unwrap_or_default())?;
-    object["apiVersion"] = kind["apiVersion"].clone();
-    object["kind"] = kind["kind"].clone();
-    Some(object)
+    let mut object = json!({});
+    for (number, wire) in split_fields(raw(1)?)? {
+        if let Some((_, name)) = TYPE_FIELDS.iter().find(|(known, _)| *known == number) {
+            object[*name] = std::str::from_utf8(wire.bytes()?).ok()?.into();
+        }
+    }
+    let message = message_name(object["apiVersion"].as_str()?, object["kind"].as_str()?);
+    // The names of a schema's keywords in JSON are not those of its fields.
+    if message.starts_with(EXTENSIONS_PACKAGE) {
+        return None;
+    }
+    let mut fields = Map::new();
+    decode_message(MESSAGES.get(&message)?, raw(2).unwrap_or_default(), &mut fields)?;
+    fields.extend(object.as_object()?.clone());
+    Some(fields.into())
+}
+
+/// The name of a kind's message.
+fn message_name(api_version: &str, kind: &str) -> String {
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    if kind == "DeleteOptions" || group == "meta.k8s.io" {
+        return format!("{META_PACKAGE}.{kind}");
+    }
+    if group.starts_with("apiextensions.") {
+        return format!("{EXTENSIONS_PACKAGE}.{version}.{kind}");
+    }
+    let group = match group {
+        "" => "core",
+        group => group.split('.').next().unwrap_or(group),
+    };
+    format!("io.k8s.api.{group}.{version}.{kind}")
 }
 
 #[derive(Clone, Copy)]
@@ -239,79 +125,206 @@ fn split_fields(mut bytes: &[u8]) -> Option<Vec<(u64, Wire<'_>)>> {
     Some(found)
 }
 
-fn decode_message(known: &[Field], bytes: &[u8]) -> Option<Value> {
-    let mut object = Map::new();
+fn decode_message(known: &[MessageField], bytes: &[u8], object: &mut Map<String, Value>) -> Option<()> {
     for (number, wire) in split_fields(bytes)? {
-        let Some(field) = known.iter().find(|field| field.number == number) else {
+        let Some(MessageField(_, name, kind, keeps_zero)) = known.iter().find(|field| field.0 == number)
+        else {
             continue;
         };
-        let value = match (&field.kind, wire) {
-            (Type::Text, Wire::Bytes(text)) => std::str::from_utf8(text).ok()?.into(),
-            (Type::Bytes, Wire::Bytes(bytes)) => STANDARD.encode(bytes).into(),
-            // Negative numbers are encoded in two's complement.
-            (Type::Integer, Wire::Number(number)) => (number as i64).into(),
-            (Type::Boolean, Wire::Number(number)) => (number != 0).into(),
-            (Type::Message(known), Wire::Bytes(bytes)) => decode_message(known, bytes)?,
-            (Type::Time(digits), Wire::Bytes(bytes)) => decode_time(bytes, *digits)?,
-            (Type::TextMap | Type::BytesMap, Wire::Bytes(bytes)) => {
-                let value = if matches!(field.kind, Type::TextMap) {
-                    Type::Text
-                } else {
-                    Type::Bytes
-                };
-                let entry = decode_message(
-                    &[
-                        single_field(1, "key", Type::Text),
-                        single_field(2, "value", value),
-                    ],
-                    bytes,
-                )?;
-                let map = object.entry(field.name).or_insert_with(|| json!({}));
-                map[entry["key"].as_str().unwrap_or_default()] =
-                    entry["value"].as_str().unwrap_or_default().into();
-                continue;
-            }
-            _ => return None,
-        };
-        // Go encodes an absent string as an empty one.
-        if value == "" {
-            continue;
-        }
-        if field.repeated {
-            object
-                .entry(field.name)
-                .or_insert_with(|| json!([]))
-                .as_array_mut()?
-                .push(value);
+        if name.is_empty() {
+            decode_message(MESSAGES.get(kind)?, wire.bytes()?, object)?;
+        } else if let Some(kind) = kind.strip_prefix("map ") {
+            let (key, value) = decode_entry(kind, wire.bytes()?)?;
+            let map = object.entry(name).or_insert_with(|| json!({}));
+            map.as_object_mut()?.insert(key, value);
+        } else if let Some(kind) = kind.strip_prefix("list ") {
+            let list = object.entry(name).or_insert_with(|| json!([]));
+            list.as_array_mut()?.push(decode_value(kind, wire)?);
         } else {
-            object.insert(field.name.to_owned(), value);
+            let value = decode_value(kind, wire)?;
+            // Go encodes fields without a value, too.
+            if !value.is_null() && (*keeps_zero == 1 || !is_zero(&value)) {
+                object.insert(name.clone(), value);
+            }
         }
     }
-    Some(Value::Object(object))
+    Some(())
 }
 
-fn decode_time(bytes: &[u8], digits: usize) -> Option<Value> {
-    let parts = decode_message(
-        &[
-            single_field(1, "seconds", Type::Integer),
-            single_field(2, "nanos", Type::Integer),
-        ],
-        bytes,
-    )?;
-    let nanos = i32::try_from(parts["nanos"].as_i64().unwrap_or_default()).ok()?;
+/// Drops the zero values of fields that Go leaves out when it encodes an object of a built-in kind.
+pub fn drop_zero_values(object: &mut Value) {
+    let name = |field: &str| object[field].as_str().unwrap_or_default();
+    let message = message_name(name("apiVersion"), name("kind"));
+    drop_zero_fields(&message, object);
+}
+
+/// Writes nulls for the empty lists that Go writes in any case.
+pub fn write_empty_lists(object: &mut Value) {
+    let name = |field: &str| object[field].as_str().unwrap_or_default();
+    let message = message_name(name("apiVersion"), name("kind"));
+    write_null_fields(&message, object);
+}
+
+fn write_null_fields(message: &str, value: &mut Value) {
+    let Some(known) = MESSAGES.get(message).filter(|_| value.is_object()) else {
+        return;
+    };
+    for MessageField(_, name, kind, keeps_zero) in known {
+        if name.is_empty() {
+            write_null_fields(kind, value);
+            continue;
+        }
+        let message = kind.rsplit(' ').next().unwrap_or_default();
+        let is_container = kind.contains(' ');
+        let field = &mut value[name];
+        match field {
+            Value::Array(items) if !items.is_empty() => {
+                items.iter_mut().for_each(|item| write_null_fields(message, item));
+            }
+            Value::Object(entries) if is_container && !entries.is_empty() => {
+                entries
+                    .values_mut()
+                    .for_each(|entry| write_null_fields(message, entry));
+            }
+            Value::Object(_) if !is_container => write_null_fields(message, field),
+            _ if is_container && *keeps_zero == 1 => *field = Value::Null,
+            Value::Null => {
+                if let Some(fields) = value.as_object_mut() {
+                    fields.remove(name);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Returns the fields of a definition that Go writes in any case, though they are no pointers: lists and maps are null if
+/// nobody has set them.
+pub fn list_constant_fields(definition: &str) -> impl Iterator<Item = (&'static str, bool)> {
+    let known = MESSAGES.get(definition).into_iter().flatten();
+    known
+        .filter(|field| field.3 == 1)
+        .map(|MessageField(_, name, kind, _)| (name.as_str(), kind.contains(' ')))
+}
+
+fn drop_zero_fields(message: &str, value: &mut Value) {
+    let Some(known) = MESSAGES.get(message) else {
+        return;
+    };
+    for MessageField(_, name, kind, keeps_zero) in known {
+        let (is_list, message) = match kind.split_once(' ') {
+            Some((_, message)) => (true, message),
+            None => (false, kind.as_str()),
+        };
+        if name.is_empty() {
+            drop_zero_fields(message, value);
+            continue;
+        }
+        let Some(field) = value.get_mut(name) else {
+            continue;
+        };
+        match field {
+            Value::Array(items) => items.iter_mut().for_each(|item| drop_zero_fields(message, item)),
+            Value::Object(entries) if is_list => {
+                entries
+                    .values_mut()
+                    .for_each(|entry| drop_zero_fields(message, entry));
+            }
+            _ => drop_zero_fields(message, field),
+        }
+        let is_empty = is_zero(field) || (is_list && is_empty_container(field));
+        if *keeps_zero == 0
+            && is_empty
+            && let Some(fields) = value.as_object_mut()
+        {
+            fields.remove(name);
+        }
+    }
+}
+
+fn is_zero(value: &Value) -> bool {
+    *value == "" || *value == 0 || *value == false
+}
+
+fn is_empty_container(value: &Value) -> bool {
+    value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(Map::is_empty)
+}
+
+fn decode_entry(kind: &str, bytes: &[u8]) -> Option<(String, Value)> {
+    let (mut key, mut value) = (String::new(), Value::Null);
+    for (number, wire) in split_fields(bytes)? {
+        match number {
+            1 => key = std::str::from_utf8(wire.bytes()?).ok()?.to_owned(),
+            2 => value = decode_value(kind, wire)?,
+            _ => {}
+        }
+    }
+    if value.is_null() && kind == "string" {
+        value = "".into();
+    }
+    Some((key, value))
+}
+
+fn decode_value(kind: &str, wire: Wire<'_>) -> Option<Value> {
+    Some(match (kind, wire) {
+        ("string", Wire::Bytes(text)) => std::str::from_utf8(text).ok()?.into(),
+        ("bytes", Wire::Bytes(bytes)) => STANDARD.encode(bytes).into(),
+        ("bool", Wire::Number(number)) => (number != 0).into(),
+        // Negative numbers are encoded in two's complement.
+        ("int32" | "int64" | "uint32" | "uint64", Wire::Number(number)) => (number as i64).into(),
+        (message, Wire::Bytes(bytes)) => match message.rsplit('.').next()? {
+            "Time" => decode_time(bytes, false)?,
+            "MicroTime" => decode_time(bytes, true)?,
+            "Quantity" => decode_fields(message, bytes)?["string"].clone(),
+            "IntOrString" => decode_int_or_string(&decode_fields(message, bytes)?),
+            "FieldsV1" | "RawExtension" => decode_json(bytes)?,
+            _ => decode_fields(message, bytes)?,
+        },
+        _ => return None,
+    })
+}
+
+fn decode_fields(message: &str, bytes: &[u8]) -> Option<Value> {
+    let mut fields = Map::new();
+    decode_message(MESSAGES.get(message)?, bytes, &mut fields)?;
+    Some(fields.into())
+}
+
+fn decode_int_or_string(fields: &Value) -> Value {
+    if fields["type"] == 1 {
+        return fields["strVal"].as_str().unwrap_or_default().into();
+    }
+    fields["intVal"].as_i64().unwrap_or_default().into()
+}
+
+/// A message whose only field has JSON.
+fn decode_json(bytes: &[u8]) -> Option<Value> {
+    let raw = split_fields(bytes)?
+        .into_iter()
+        .find(|(number, _)| *number == 1)?;
+    serde_json::from_slice(raw.1.bytes()?).ok()
+}
+
+fn decode_time(bytes: &[u8], has_micros: bool) -> Option<Value> {
+    let (mut seconds, mut nanos) = (None, 0);
+    for (number, wire) in split_fields(bytes)? {
+        match (number, wire) {
+            (1, Wire::Number(number)) => seconds = Some(number as i64),
+            (2, Wire::Number(number)) => nanos = i32::try_from(number as i64).ok()?,
+            _ => return None,
+        }
+    }
     // An absent time is an empty message.
-    let Some(seconds) = parts["seconds"].as_i64() else {
+    let Some(seconds) = seconds else {
         return Some(Value::Null);
     };
     let time = jiff::Timestamp::new(seconds, nanos).ok()?;
-    Some(
-        if digits == 0 {
-            time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
-        } else {
-            time.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
-        }
-        .into(),
-    )
+    let format = if has_micros {
+        "%Y-%m-%dT%H:%M:%S.%6fZ"
+    } else {
+        "%Y-%m-%dT%H:%M:%SZ"
+    };
+    Some(time.strftime(format).to_string().into())
 }
 
 #[cfg(test)]
@@ -319,7 +332,20 @@ mod tests {
     use super::*;
 
     fn field(number: u8, content: &[u8]) -> Vec<u8> {
-        [&[number << 3 | 2, content.len() as u8], content].concat()
+        let key = number << 3 | 2;
+        let key = if key < 128 { vec![key] } else { vec![key, 1] };
+        [key.as_slice(), &[content.len() as u8], content].concat()
+    }
+
+    fn envelope(api_version: &[u8], kind: &[u8], message: &[u8]) -> Vec<u8> {
+        let kind = [field(1, api_version), field(2, kind)].concat();
+        [
+            b"k8s\0".as_slice(),
+            &field(1, &kind),
+            &field(2, message),
+            &field(3, b""),
+        ]
+        .concat()
     }
 
     #[test]
@@ -336,14 +362,7 @@ mod tests {
             field(3, b"Opaque"),
         ]
         .concat();
-        let kind = [field(1, b"v1"), field(2, b"Secret")].concat();
-        let bytes = [
-            b"k8s\0".as_slice(),
-            &field(1, &kind),
-            &field(2, &secret),
-            &field(3, b""),
-        ]
-        .concat();
+        let bytes = envelope(b"v1", b"Secret", &secret);
         let expected = json!({
             "apiVersion": "v1", "kind": "Secret", "type": "Opaque", "data": {"k": "Yg=="}, "metadata": {"name": "s", "labels": {"l": "v"}},
         });
@@ -353,5 +372,41 @@ mod tests {
             let _ = decode_object(&bytes[..length]);
         }
         assert_eq!(decode_object(b"{}"), None);
+    }
+
+    #[test]
+    fn fields_of_inline_messages_belong_to_the_one_around_them() {
+        // A volume of a ConfigMap: the source is inline, and so is the name in it.
+        let source = field(19, &field(1, &field(1, b"settings")));
+        let volume = [field(1, b"v"), field(2, &source)].concat();
+        let pod = field(2, &field(1, &volume));
+        let decoded = decode_object(&envelope(b"v1", b"Pod", &pod)).unwrap();
+        assert_eq!(
+            decoded["spec"]["volumes"],
+            json!([{"name": "v", "configMap": {"name": "settings"}}])
+        );
+    }
+
+    #[test]
+    fn zero_values_are_dropped_as_go_leaves_them_out() {
+        let mut deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "spec": {
+            "replicas": 0, "minReadySeconds": 0, "paused": false,
+            "template": {"spec": {"hostNetwork": false, "nodeSelector": {}, "containers": [{"name": "a", "tty": false, "env": []}]}},
+        }});
+        drop_zero_values(&mut deployment);
+        assert_eq!(
+            deployment["spec"],
+            json!({"replicas": 0, "template": {"spec": {"containers": [{"name": "a"}]}}})
+        );
+    }
+
+    #[test]
+    fn service_port_has_a_number_or_a_name_as_its_target() {
+        let port = |target: Vec<u8>| [[3 << 3, 80].as_slice(), &field(4, &target)].concat();
+        let service = |target: Vec<u8>| envelope(b"v1", b"Service", &field(2, &field(1, &port(target))));
+        let named = decode_object(&service([[8, 1].as_slice(), &field(3, b"web")].concat())).unwrap();
+        assert_eq!(named["spec"]["ports"], json!([{"port": 80, "targetPort": "web"}]));
+        let numbered = decode_object(&service(vec![8, 0, 16, 81])).unwrap();
+        assert_eq!(numbered["spec"]["ports"], json!([{"port": 80, "targetPort": 81}]));
     }
 }

@@ -1,15 +1,75 @@
 //! RBAC for impersonated users, service accounts and access reviews. A request of nobody in particular has all rights.
 
 use http::HeaderMap;
+use ostler_selector::LabelSelector;
 use serde_json::{Value, json};
 
 use crate::api::RequestHandler;
+use crate::object::set_field;
 use crate::request::{PatchKind, RequestTarget, RequestVerb};
+use crate::scale::format_selector;
 use crate::status::StatusError;
-use crate::storage::{GroupResource, StoredKey};
+use crate::storage::{GroupResource, StoredKey, StoredObject};
 
-const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
+/// Group of roles and bindings.
+pub const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
 const ACCOUNT_PREFIX: &str = "system:serviceaccount:";
+
+/// The ClusterRoles that every cluster has, as a list of name, labels, rules and aggregation rule.
+const DEFAULT_ROLES: &str = include_str!("rbac/default_roles.yaml");
+
+/// Returns the ClusterRoles that every cluster has.
+pub fn default_cluster_roles() -> Vec<Value> {
+    // The file is a part of the program, and its tests read it.
+    let declared: Vec<Value> = serde_saphyr::from_str(DEFAULT_ROLES).unwrap_or_default();
+    let complete = |declared: Value| {
+        let mut role = json!({
+            "apiVersion": format!("{RBAC_GROUP}/v1"), "kind": "ClusterRole",
+            "metadata": {
+                "name": declared["name"], "labels": declared["labels"],
+                "annotations": {"rbac.authorization.kubernetes.io/autoupdate": "true"},
+            },
+        });
+        for field in ["rules", "aggregationRule"] {
+            set_field(&mut role, field, declared.get(field).cloned());
+        }
+        role
+    };
+    declared.into_iter().map(complete).collect()
+}
+
+/// Gives each aggregated ClusterRole the rules of the roles that it selects.
+pub fn aggregate_roles(api: &RequestHandler) {
+    let resource = GroupResource::new(RBAC_GROUP, "clusterroles");
+    let (roles, _) = api.storage.list(&resource, None);
+    let is_aggregated = |role: &&std::sync::Arc<StoredObject>| role.value["aggregationRule"].is_object();
+    for role in roles.iter().filter(is_aggregated) {
+        let selectors = role.value["aggregationRule"]["clusterRoleSelectors"].as_array();
+        let selectors: Vec<LabelSelector> = selectors
+            .into_iter()
+            .flatten()
+            .filter_map(|selector| LabelSelector::parse(&format_selector(selector)).ok())
+            .collect();
+        let is_selected = |other: &StoredObject| {
+            let labels = &other.value["metadata"]["labels"];
+            other.key() != role.key() && selectors.iter().any(|selector| selector.matches(labels))
+        };
+        let mut rules: Vec<Value> = Vec::new();
+        for part in roles.iter().filter(|other| is_selected(other)) {
+            for rule in part.value["rules"].as_array().into_iter().flatten() {
+                if !rules.contains(rule) {
+                    rules.push(rule.clone());
+                }
+            }
+        }
+        let rules = if rules.is_empty() {
+            Value::Null
+        } else {
+            rules.into()
+        };
+        api.adjust_object(&resource, &role.key(), |role| role["rules"] = rules.clone());
+    }
+}
 
 /// A user with its groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -329,5 +389,18 @@ mod tests {
         assert!(user.is_subject(&json!({"kind": "ServiceAccount", "name": "builder"}), "ci"));
         assert!(!user.is_subject(&json!({"kind": "ServiceAccount", "name": "builder"}), "other"));
         assert!(!user.is_subject(&json!({"kind": "User", "name": "builder"}), "ci"));
+    }
+    #[test]
+    fn default_roles_aggregate_those_that_they_select() {
+        let api = RequestHandler::new(crate::storage::Storage::new(100).0);
+        let resource = GroupResource::new(RBAC_GROUP, "clusterroles");
+        let rules = |name: &str| {
+            let role = api.storage.get(&resource, &StoredKey::new("", name));
+            role.map_or(0, |role| role.value["rules"].as_array().map_or(0, Vec::len))
+        };
+        assert_eq!(default_cluster_roles().len(), 9);
+        assert_eq!(rules("cluster-admin"), 2);
+        assert!(rules("view") > 5, "{}", rules("view"));
+        assert!(rules("view") < rules("edit") && rules("edit") < rules("admin"));
     }
 }

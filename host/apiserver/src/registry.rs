@@ -16,8 +16,8 @@ impl KindRegistry {
     /// The built-in kinds.
     pub fn new() -> Self {
         let kinds = crate::builtin::builtin_kinds()
-            .into_iter()
-            .map(|kind| (kind.resource.clone(), Arc::new(kind)))
+            .iter()
+            .map(|kind| (kind.resource.clone(), kind.clone()))
             .collect();
         Self {
             kinds: RwLock::new(kinds),

@@ -247,7 +247,10 @@ impl QueryParameters {
                 .map_err(|e| StatusError::bad_request(format!("unable to parse requirement: {e}")))?,
             fields: FieldSelector::parse(self.get("fieldSelector").unwrap_or_default())
                 .map_err(|e| StatusError::bad_request(format!("invalid selector: {e}")))?,
-            limit: self.parse_number("limit")?.filter(|limit| *limit > 0),
+            limit: self
+                .parse_number::<i64>("limit")?
+                .and_then(|limit| usize::try_from(limit).ok())
+                .filter(|limit| *limit > 0),
             resume: self.get("continue").map(str::to_owned),
             revision,
             exact: revision_match.as_deref() == Some("Exact"),

@@ -67,7 +67,15 @@ impl StatusError {
 
     /// 500 for what the server cannot do.
     pub fn internal(message: impl Into<String>) -> Self {
-        Self::new(500, "InternalError", message)
+        let message = message.into();
+        Self {
+            details: Some(json!({"causes": [{"message": message}]})),
+            ..Self::new(
+                500,
+                "InternalError",
+                format!("Internal error occurred: {message}"),
+            )
+        }
     }
 
     /// 404 for an object.
@@ -164,6 +172,29 @@ impl StatusError {
             details: Some(details),
             ..Self::new(422, "Invalid", message)
         }
+    }
+
+    /// 422 for the options of a request.
+    pub fn invalid_options(kind: &str, cause: FieldError) -> Self {
+        let subject = ErrorSubject {
+            group: "meta.k8s.io",
+            resource: "",
+            kind,
+            name: "",
+        };
+        Self::invalid(subject, vec![cause])
+    }
+
+    /// 422 for a patch whose result cannot be decoded.
+    pub fn invalid_patch(patched: &Value, why: &str) -> Self {
+        let subject = ErrorSubject {
+            group: "",
+            resource: "",
+            kind: "",
+            name: "",
+        };
+        let cause = FieldError::invalid("patch", &patched.to_string().into(), why);
+        Self::invalid(subject, vec![cause])
     }
 
     /// 410: the requested revision is no longer in the history.

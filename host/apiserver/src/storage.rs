@@ -253,6 +253,21 @@ impl Storage {
             .subscribe()
     }
 
+    /// Changes how the objects of a resource read, without a new version of them.
+    pub fn rewrite_objects(&self, resource: &GroupResource, rewrite: impl Fn(&mut Value)) {
+        let mut data = self.lock();
+        let Some(table) = data.tables.get_mut(resource) else {
+            return;
+        };
+        for object in table.objects.values_mut() {
+            let mut value = object.value.clone();
+            rewrite(&mut value);
+            if value != object.value {
+                *object = StoredObject::new(value, object.revision);
+            }
+        }
+    }
+
     /// Stores a new object.
     pub fn create(
         &self,

@@ -5,11 +5,14 @@ use serde_json::{Value, json};
 
 use crate::kind::{Column, ServedKind, ServedVersion};
 
+/// Description of names in the API server's own tables.
+const NAME_DESCRIPTION: &str = "Name must be unique within a namespace. Is required when creating resources, although some resources may allow a client to request the generation of an appropriate name automatically. Name is primarily intended for creation idempotence and configuration definition. Cannot be updated. More info: https://kubernetes.io/docs/concepts/overview/working-with-objects/names#names";
+
 /// Column definitions, starting with the name.
 pub fn column_definitions(kind: &ServedKind, version: &ServedVersion) -> Value {
     let mut headings = vec![json!({
         "name": "Name", "type": "string", "format": "name", "priority": 0,
-        "description": "Name must be unique within a namespace.",
+        "description": NAME_DESCRIPTION,
     })];
     // kubectl shows no names of events: they are generated.
     if kind.kind == "Event" && !kind.custom {

@@ -1,46 +1,72 @@
-//! Defaulting: missing fields get the defaults of the schema.
+//! Defaulting: nulls that the schema does not allow are dropped, and missing fields get its defaults.
 
 use serde_json::{Map, Value};
 
-use crate::Schema;
+use crate::{Schema, SchemaNode};
 
 impl Schema {
-    /// Fills in missing fields that have a default.
+    /// Drops the nulls of fields and map keys that are neither nullable nor have a default, and fills in missing fields that
+    /// have one. A null counts as missing where the schema is not nullable.
     ///
-    /// A null counts as missing where the schema is not nullable. A missing object without a default stays missing, even
-    /// if its fields have defaults: the API server does not create parents.
+    /// A missing object without a default stays missing, even if its fields have defaults: the API server does not create
+    /// parents. Items of lists stay, also as nulls.
     pub fn apply_defaults(&self, value: &mut Value) {
-        match value {
-            Value::Object(fields) => self.default_fields(fields),
-            Value::Array(items) => {
-                if let Some(schema) = &self.items {
-                    items.iter_mut().for_each(|item| schema.apply_defaults(item));
-                }
-            }
-            _ => {}
-        }
+        complete(self, value, true);
     }
 
-    fn default_fields(&self, fields: &mut Map<String, Value>) {
-        for (name, schema) in &self.properties {
-            let Some(default) = &schema.default else {
-                continue;
-            };
-            let is_missing = match fields.get(name) {
-                None => true,
-                Some(Value::Null) => !schema.nullable,
-                Some(_) => false,
-            };
-            if is_missing {
-                fields.insert(name.clone(), default.clone());
+    /// As [`Schema::apply_defaults`], but nulls without a default stay.
+    pub fn fill_defaults(&self, value: &mut Value) {
+        complete(self, value, false);
+    }
+}
+
+fn complete(schema: &Schema, value: &mut Value, drops_nulls: bool) {
+    match value {
+        Value::Object(fields) => {
+            if drops_nulls {
+                drop_nulls(schema, fields);
+            }
+            complete_fields(schema, fields, drops_nulls);
+        }
+        Value::Array(items) => {
+            if let Some(node) = &schema.items {
+                for item in items {
+                    complete_node(node, item, drops_nulls);
+                }
             }
         }
-        for (name, value) in fields.iter_mut() {
-            if let Some(schema) = self.field(name) {
-                schema.apply_defaults(value);
-            }
+        _ => {}
+    }
+}
+
+fn drop_nulls(schema: &Schema, fields: &mut Map<String, Value>) {
+    fields.retain(|name, value| {
+        let node = schema.node(name).filter(|_| value.is_null());
+        node.is_none_or(|node| node.nullable || node.default_value().is_some())
+    });
+}
+
+fn complete_fields(schema: &Schema, fields: &mut Map<String, Value>, drops_nulls: bool) {
+    for (name, node) in &schema.properties {
+        if let Some(default) = node.default_value()
+            && !fields.contains_key(name)
+        {
+            fields.insert(name.clone(), default.clone());
         }
     }
+    for (name, value) in fields.iter_mut() {
+        if let Some(node) = schema.node(name) {
+            complete_node(node, value, drops_nulls);
+        }
+    }
+}
+
+/// Replaces a null that is not allowed by the default, and completes what is below.
+fn complete_node(node: &SchemaNode, value: &mut Value, drops_nulls: bool) {
+    if let Some(default) = node.default_value().filter(|_| value.is_null() && !node.nullable) {
+        *value = default.clone();
+    }
+    complete(node, value, drops_nulls);
 }
 
 #[cfg(test)]
@@ -70,5 +96,26 @@ mod tests {
         let mut empty = json!({});
         schema.apply_defaults(&mut empty);
         assert_eq!(empty, json!({}));
+    }
+    #[test]
+    fn null_is_kept_only_where_the_schema_allows_it() {
+        let schema = Schema::parse(&json!({"type": "object", "properties": {
+            "plain": {"type": "string"},
+            "nullable": {"type": "string", "nullable": true},
+            "defaulted": {"type": "string", "default": "x"},
+            "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+            "items": {"type": "array", "items": {"type": "string"}},
+            "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+        }}))
+        .unwrap();
+        let mut value = json!({
+            "plain": null, "nullable": null, "defaulted": null, "labels": {"a": null, "b": "c"}, "items": [null],
+            "free": {"a": null},
+        });
+        schema.apply_defaults(&mut value);
+        assert_eq!(
+            value,
+            json!({"nullable": null, "defaulted": "x", "labels": {"b": "c"}, "items": [null], "free": {"a": null}})
+        );
     }
 }

@@ -60,13 +60,13 @@ impl FieldError {
     }
 
     /// `Too long: may not be more than N bytes`.
-    pub fn too_long(field: &str, limit: usize) -> Self {
+    pub fn too_long(field: &str, limit: i64) -> Self {
         let message = format!("Too long: may not be more than {limit} bytes");
         Self::new(field, "FieldValueTooLong", message)
     }
 
     /// `Too many: N: must have at most M items`.
-    pub fn too_many(field: &str, found: usize, limit: usize) -> Self {
+    pub fn too_many(field: &str, found: usize, limit: i64) -> Self {
         let message = format!("Too many: {found}: must have at most {limit} items");
         Self::new(field, "FieldValueTooMany", message)
     }

@@ -1,7 +1,7 @@
 //! Structural OpenAPI schemas, as CustomResourceDefinitions declare them.
 //!
 //! A value is pruned ([`Schema::prune`]), completed with defaults ([`Schema::apply_defaults`]) and validated
-//! ([`Schema::validate`]), in this order and with the error texts of the Kubernetes API server. [`check_structural`]
+//! ([`Schema::validate`]), in this order and with the error texts of the Kubernetes API server. [`check_definition`]
 //! validates a schema itself. CEL rules (`x-kubernetes-validations`) are behind the feature `cel`.
 //!
 //! ```
@@ -27,27 +27,28 @@
 
 mod complete;
 mod defaulting;
+mod embedded;
 mod field_error;
+mod field_path;
 mod format;
+mod keywords;
+mod list_type;
 mod pruning;
+#[cfg(feature = "cel")]
+mod rule_types;
 #[cfg(feature = "cel")]
 mod rules;
 mod schema;
 mod structural;
+mod typing;
 mod validation;
 
 pub use complete::{Completed, InvalidSchema, complete_value};
 pub use field_error::FieldError;
+pub use field_path::find_declared_field;
 #[cfg(feature = "cel")]
 pub use rules::{Rules, TypeMeta};
-pub use schema::{ListType, Pattern, Schema};
-pub use structural::check_structural;
+pub use schema::{LazySchema, ListType, Pattern, Schema, SchemaNode};
+pub use structural::{check_definition, check_structural};
 
-/// The path of a field below `parent`, which is empty at the root.
-fn field_path(parent: &str, field: &str) -> String {
-    if parent.is_empty() {
-        field.to_owned()
-    } else {
-        format!("{parent}.{field}")
-    }
-}
+use field_path::field_path;

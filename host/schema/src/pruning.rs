@@ -5,30 +5,38 @@ use serde_json::{Map, Value};
 use crate::{Schema, field_path};
 
 impl Schema {
-    /// Drops unknown fields and returns their paths.
+    /// Drops unknown fields and returns their paths, sorted.
     pub fn prune(&self, value: &mut Value) -> Vec<String> {
         let mut unknown_fields = Vec::new();
         self.prune_value(value, "", &mut unknown_fields);
+        unknown_fields.sort();
         unknown_fields
     }
 
     fn prune_value(&self, value: &mut Value, path: &str, unknown_fields: &mut Vec<String>) {
         match value {
             Value::Object(fields) => self.prune_fields(fields, path, unknown_fields),
-            Value::Array(items) => {
-                if let Some(schema) = &self.items {
-                    for (index, item) in items.iter_mut().enumerate() {
-                        schema.prune_value(item, &format!("{path}[{index}]"), unknown_fields);
-                    }
-                }
-            }
+            Value::Array(items) => self.prune_items(items, path, unknown_fields),
             _ => {}
+        }
+    }
+
+    fn prune_items(&self, items: &mut [Value], path: &str, unknown_fields: &mut Vec<String>) {
+        // Items without a schema have no known fields.
+        let unknown = Self::default();
+        let item_schema = match self.items.as_deref() {
+            Some(schema) => schema,
+            None if self.preserve_unknown_fields => return,
+            None => &unknown,
+        };
+        for (index, item) in items.iter_mut().enumerate() {
+            item_schema.prune_value(item, &format!("{path}[{index}]"), unknown_fields);
         }
     }
 
     fn prune_fields(&self, fields: &mut Map<String, Value>, path: &str, unknown_fields: &mut Vec<String>) {
         fields.retain(|name, value| {
-            if self.embedded_resource && matches!(name.as_str(), "apiVersion" | "kind" | "metadata") {
+            if self.embedded_resource && matches!(name.as_str(), "apiVersion" | "kind") {
                 return true;
             }
             match self.field(name) {

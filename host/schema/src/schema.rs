@@ -1,6 +1,8 @@
 //! The shape of a structural schema.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Deref;
 use std::sync::LazyLock;
 
 use regex::Regex;
@@ -15,12 +17,12 @@ pub struct Schema {
     #[serde(rename = "type")]
     pub kind: Option<String>,
     /// Declared fields of an object.
-    pub properties: BTreeMap<String, Schema>,
+    pub properties: BTreeMap<String, SchemaNode>,
     /// Schema of the values of a map; `true` is an empty schema.
     #[serde(deserialize_with = "deserialize_schema_or_bool")]
-    pub additional_properties: Option<Box<Schema>>,
+    pub additional_properties: Option<SchemaNode>,
     /// Schema of list items.
-    pub items: Option<Box<Schema>>,
+    pub items: Option<SchemaNode>,
     /// Value of a missing field.
     pub default: Option<Value>,
     /// Allowed values.
@@ -41,19 +43,19 @@ pub struct Schema {
     /// Divisor of a number.
     pub multiple_of: Option<f64>,
     /// Minimum number of characters.
-    pub min_length: Option<usize>,
+    pub min_length: Option<i64>,
     /// Maximum number of characters.
-    pub max_length: Option<usize>,
+    pub max_length: Option<i64>,
     /// Minimum number of items.
-    pub min_items: Option<usize>,
+    pub min_items: Option<i64>,
     /// Maximum number of items.
-    pub max_items: Option<usize>,
+    pub max_items: Option<i64>,
     /// Requires items to differ.
     pub unique_items: bool,
     /// Minimum number of fields.
-    pub min_properties: Option<usize>,
+    pub min_properties: Option<i64>,
     /// Maximum number of fields.
-    pub max_properties: Option<usize>,
+    pub max_properties: Option<i64>,
     /// Required fields.
     pub required: Vec<String>,
     /// Accepts null.
@@ -86,6 +88,93 @@ pub struct Schema {
     /// `atomic` or `granular`.
     #[serde(rename = "x-kubernetes-map-type")]
     pub map_type: Option<String>,
+    /// Strategies of a strategic merge patch: `merge`, `replace` or `retainKeys`, separated by commas.
+    #[serde(rename = "x-kubernetes-patch-strategy")]
+    pub patch_strategy: Option<String>,
+    /// Key field of a list that a strategic merge patch merges.
+    #[serde(rename = "x-kubernetes-patch-merge-key")]
+    pub patch_merge_key: Option<String>,
+    /// Reference to a definition of the same document.
+    #[serde(rename = "$ref")]
+    pub reference: Option<String>,
+    /// Fields of an object that the API server writes even if nobody has set them.
+    #[serde(skip)]
+    pub constant_fields: Vec<String>,
+}
+
+/// A schema below another one: its own, or a definition that it shares with others and that may contain itself.
+#[derive(Clone)]
+pub enum SchemaNode {
+    /// A schema of its own.
+    Own(Box<Schema>),
+    /// A shared definition, parsed when it is needed.
+    Shared {
+        /// The definition.
+        definition: &'static LazySchema,
+        /// Value of the field if it is missing, which is not a part of the definition.
+        default: Option<Value>,
+    },
+}
+
+impl SchemaNode {
+    /// Value of the field if it is missing.
+    pub fn default_value(&self) -> Option<&Value> {
+        match self {
+            Self::Own(schema) => schema.default.as_ref(),
+            Self::Shared { default, .. } => default.as_ref(),
+        }
+    }
+
+    /// Sets the value of the field if it is missing.
+    pub fn set_default(&mut self, value: Value) {
+        match self {
+            Self::Own(schema) => schema.default = Some(value),
+            Self::Shared { default, .. } => *default = Some(value),
+        }
+    }
+}
+
+/// A definition that is parsed when it is needed.
+pub struct LazySchema(LazyLock<Schema, Box<dyn FnOnce() -> Schema + Send>>);
+
+impl LazySchema {
+    /// A definition that `parse` returns.
+    pub fn new(parse: impl FnOnce() -> Schema + Send + 'static) -> Self {
+        Self(LazyLock::new(Box::new(parse)))
+    }
+}
+
+impl Deref for SchemaNode {
+    type Target = Schema;
+
+    fn deref(&self) -> &Schema {
+        match self {
+            Self::Own(schema) => schema,
+            Self::Shared { definition, .. } => &definition.0,
+        }
+    }
+}
+
+impl fmt::Debug for SchemaNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Own(schema) => schema.fmt(f),
+            // It may contain itself.
+            Self::Shared { .. } => f.write_str("Shared(…)"),
+        }
+    }
+}
+
+impl From<Schema> for SchemaNode {
+    fn from(schema: Schema) -> Self {
+        Self::Own(Box::new(schema))
+    }
+}
+
+impl<'de> Deserialize<'de> for SchemaNode {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Schema::deserialize(deserializer).map(Self::from)
+    }
 }
 
 /// A regular expression, compiled once. An expression that does not compile matches nothing.
@@ -109,12 +198,12 @@ impl<'de> Deserialize<'de> for Pattern {
 
 fn deserialize_schema_or_bool<'de, D: Deserializer<'de>>(
     deserializer: D,
-) -> Result<Option<Box<Schema>>, D::Error> {
+) -> Result<Option<SchemaNode>, D::Error> {
     Ok(match Value::deserialize(deserializer)? {
-        Value::Bool(true) => Some(Box::default()),
-        Value::Object(schema) => Some(Box::new(
-            serde_json::from_value(Value::Object(schema)).map_err(serde::de::Error::custom)?,
-        )),
+        Value::Bool(true) => Some(Schema::default().into()),
+        Value::Object(schema) => {
+            Some(serde_json::from_value(Value::Object(schema)).map_err(serde::de::Error::custom)?)
+        }
         _ => None,
     })
 }
@@ -133,17 +222,21 @@ pub enum ListType {
 /// The schema of `metadata`, as far as server-side apply needs it.
 static OBJECT_META: LazyLock<Schema> = LazyLock::new(|| {
     let text = json!({"type": "string"});
+    let uid = json!({"type": "string", "default": ""});
     let map = json!({"type": "object", "additionalProperties": {"type": "string"}});
     Schema::parse(&json!({"type": "object", "properties": {
         "name": text, "generateName": text, "namespace": text, "selfLink": text, "uid": text, "resourceVersion": text,
-        "generation": {"type": "integer"}, "creationTimestamp": {"type": "string", "nullable": true},
-        "deletionTimestamp": {"type": "string", "nullable": true}, "deletionGracePeriodSeconds": {"type": "integer"},
+        "generation": {"type": "integer"}, "creationTimestamp": {"type": "string", "format": "date-time", "nullable": true},
+        "deletionTimestamp": {"type": "string", "format": "date-time", "nullable": true}, "deletionGracePeriodSeconds": {"type": "integer"},
         "labels": map, "annotations": map,
-        "finalizers": {"type": "array", "items": text, "x-kubernetes-list-type": "set"},
+        "finalizers": {
+            "type": "array", "items": text, "x-kubernetes-list-type": "set", "x-kubernetes-patch-strategy": "merge",
+        },
         "ownerReferences": {
             "type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["uid"],
+            "x-kubernetes-patch-strategy": "merge", "x-kubernetes-patch-merge-key": "uid",
             "items": {"type": "object", "x-kubernetes-map-type": "atomic", "properties": {
-                "apiVersion": text, "kind": text, "name": text, "uid": text,
+                "apiVersion": text, "kind": text, "name": text, "uid": uid,
                 "controller": {"type": "boolean"}, "blockOwnerDeletion": {"type": "boolean"},
             }},
         },
@@ -176,17 +269,25 @@ impl Schema {
         schema
     }
 
-    fn add_type_and_object_meta(&mut self) {
+    /// Replaces apiVersion, kind and metadata by the API server's own.
+    pub fn add_type_and_object_meta(&mut self) {
         for field in ["apiVersion", "kind"] {
             self.properties.insert(
                 field.into(),
-                Self {
+                SchemaNode::from(Self {
                     kind: Some("string".into()),
                     ..Self::default()
-                },
+                }),
             );
         }
-        self.properties.insert("metadata".into(), OBJECT_META.clone());
+        self.properties
+            .insert("metadata".into(), OBJECT_META.clone().into());
+    }
+
+    /// The schema of a field, with the default of that field; `None` for an unknown field.
+    pub(crate) fn node(&self, name: &str) -> Option<&SchemaNode> {
+        let node = self.properties.get(name);
+        node.or(self.additional_properties.as_ref())
     }
 
     /// The schema of a field; `None` for an unknown field.
@@ -194,9 +295,63 @@ impl Schema {
         if self.embedded_resource && name == "metadata" {
             return Some(&OBJECT_META);
         }
-        self.properties
-            .get(name)
-            .or(self.additional_properties.as_deref())
+        self.node(name).map(Deref::deref)
+    }
+
+    /// The value of an object in which nobody has set a field.
+    pub fn unset_value(&self) -> Value {
+        let fields = self.constant_fields.iter().filter_map(|name| {
+            let node = self.properties.get(name)?;
+            let value = match node.default_value() {
+                Some(Value::Object(_)) => node.unset_value(),
+                Some(other) => other.clone(),
+                None => Value::Null,
+            };
+            Some((name.clone(), value))
+        });
+        Value::Object(fields.collect())
+    }
+
+    /// Replaces the references to definitions of the same document below the schema. `find` returns the definition of a name;
+    /// one that it does not know accepts everything.
+    pub fn resolve_references(&mut self, find: &dyn Fn(&str) -> Option<&'static LazySchema>) {
+        let nodes = self
+            .properties
+            .values_mut()
+            .chain(&mut self.additional_properties)
+            .chain(&mut self.items);
+        for node in nodes {
+            let SchemaNode::Own(schema) = node else {
+                continue;
+            };
+            let Some(name) = schema.referenced_name().map(str::to_owned) else {
+                schema.resolve_references(find);
+                continue;
+            };
+            *node = match find(&name) {
+                Some(definition) => SchemaNode::Shared {
+                    definition,
+                    default: schema.default.take(),
+                },
+                None => Self {
+                    preserve_unknown_fields: true,
+                    ..Self::default()
+                }
+                .into(),
+            };
+        }
+    }
+
+    /// The name of the definition that stands for the schema: OpenAPI 3 describes a reference beside an `allOf` of it.
+    fn referenced_name(&self) -> Option<&str> {
+        let reference = self
+            .reference
+            .as_deref()
+            .or_else(|| match self.all_of.as_slice() {
+                [only] => only.reference.as_deref(),
+                _ => None,
+            });
+        reference?.rsplit('/').next()
     }
 
     /// Returns true if `name` is a declared field rather than a key of a map.
@@ -231,7 +386,7 @@ impl Schema {
         let pairs: Vec<String> = keys
             .iter()
             .filter_map(|key| {
-                let default = || item_schema?.properties.get(key)?.default.as_ref();
+                let default = || item_schema?.properties.get(key)?.default_value();
                 let value = item.get(key).or_else(default)?;
                 Some(format!("{}:{value}", Value::from(key.as_str())))
             })

@@ -1,10 +1,16 @@
 //! Validation of a value against a schema, with the error texts of the API server.
 
-use std::{collections::HashSet, fmt};
+use std::fmt;
 
 use serde_json::{Map, Value};
 
 use crate::{FieldError, ListType, Schema, field_path, format::matches_format};
+
+/// Largest integer that a floating-point number holds exactly: a larger one without a fraction does not count as an integer.
+const MAX_EXACT_INTEGER: f64 = 9_007_199_254_740_991.0;
+
+/// Numbers of this size and above do not fit 64 bits.
+const MAX_INTEGER: f64 = 9_223_372_036_854_775_807.0;
 
 impl Schema {
     /// Everything about a value that violates the schema; empty for a valid value.
@@ -12,9 +18,39 @@ impl Schema {
     /// A top-level field `metadata` is skipped: the API server has its own rules for it. CEL rules are evaluated apart,
     /// since they are written for values that already fit the schema.
     pub fn validate(&self, value: &Value) -> Vec<FieldError> {
-        let mut errors = Vec::new();
-        validate_value(self, value, "", &mut errors);
+        let mut errors = self.validate_change(value, None);
+        errors.extend(self.validate_list_types(value));
         errors
+    }
+
+    /// As [`Schema::validate`], but without what an unchanged part violates, as a schema may have become stricter since that
+    /// was written (ratcheting), and without the lists of [`Schema::validate_list_types`]. Items of lists are compared with
+    /// those of the same keys.
+    pub fn validate_change(&self, value: &Value, old: Option<&Value>) -> Vec<FieldError> {
+        self.validate_at(value, old, "")
+    }
+
+    /// As [`Schema::validate_change`], for a value at a path.
+    pub fn validate_at(&self, value: &Value, old: Option<&Value>, path: &str) -> Vec<FieldError> {
+        let mut report = Report::new(path);
+        validate_value(self, value, old, path, &mut report);
+        report.errors
+    }
+}
+
+/// The errors of a validation. Those that concern no single field are reported at the root, as by the API server.
+struct Report<'a> {
+    root: &'a str,
+    errors: Vec<FieldError>,
+}
+
+impl<'a> Report<'a> {
+    fn new(path: &'a str) -> Self {
+        Self {
+            // How the API server prints the path of a whole object.
+            root: if path.is_empty() { "<nil>" } else { path },
+            errors: Vec::new(),
+        }
     }
 }
 
@@ -22,7 +58,7 @@ fn type_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "boolean",
-        Value::Number(number) if number.is_i64() || number.is_u64() => "integer",
+        Value::Number(number) if number.is_i64() => "integer",
         Value::Number(_) => "number",
         Value::String(_) => "string",
         Value::Array(_) => "array",
@@ -33,39 +69,47 @@ fn type_name(value: &Value) -> &'static str {
 /// Compares types. A number without a fraction is an integer, however it was written.
 fn has_type(value: &Value, expected: &str) -> bool {
     let found = type_name(value);
+    let is_whole = |number: f64| number.fract() == 0.0 && number.abs() <= MAX_EXACT_INTEGER;
     found == expected
         || (expected == "number" && found == "integer")
-        || (expected == "integer" && value.as_f64().is_some_and(|number| number.fract() == 0.0))
+        || (expected == "integer" && found == "number" && value.as_f64().is_some_and(is_whole))
 }
 
-fn validate_value(schema: &Schema, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
-    if value.is_null() && schema.nullable {
+fn validate_value(schema: &Schema, value: &Value, old: Option<&Value>, path: &str, report: &mut Report<'_>) {
+    if old == Some(value) {
         return;
     }
-    if let Some(expected) = find_expected_type(schema, value) {
-        errors.push(FieldError::wrong_type(path, type_name(value), expected));
+    let is_null = value.is_null();
+    if let Some(expected) = find_expected_type(schema, value).filter(|_| !(is_null && schema.nullable)) {
+        report
+            .errors
+            .push(FieldError::wrong_type(path, type_name(value), expected));
+    }
+    if let Some(supported) = &schema.enum_values
+        && !supported.is_empty()
+        && !supported.contains(value)
+    {
+        report
+            .errors
+            .push(FieldError::unsupported(path, value, supported));
+    }
+    if is_null {
         return;
     }
-    validate_constraints(schema, value, path, errors);
+    let mut constraints = Constraints {
+        schema,
+        value,
+        old,
+        path,
+        report,
+    };
+    constraints.validate_combinations();
     match value {
-        Value::Object(fields) => {
-            for (name, value) in fields {
-                if path.is_empty() && name == "metadata" {
-                    continue;
-                }
-                if let Some(field_schema) = schema.field(name) {
-                    validate_value(field_schema, value, &field_path(path, name), errors);
-                }
-            }
-        }
-        Value::Array(items) => {
-            if let Some(item_schema) = &schema.items {
-                for (index, item) in items.iter().enumerate() {
-                    validate_value(item_schema, item, &format!("{path}[{index}]"), errors);
-                }
-            }
-        }
-        _ => {}
+        Value::String(text) => constraints.validate_string(text),
+        Value::Number(number) => constraints.validate_number(number),
+        Value::Array(items) => constraints.validate_array(items),
+        Value::Object(fields) => constraints.validate_object(fields),
+        Value::Null | Value::Bool(_) => {}
     }
 }
 
@@ -80,58 +124,50 @@ fn find_expected_type<'a>(schema: &'a Schema, value: &Value) -> Option<&'a str> 
         .filter(|expected| !has_type(value, expected))
 }
 
-fn validate_constraints(schema: &Schema, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
-    if let Some(supported) = &schema.enum_values
-        && !supported.contains(value)
-    {
-        errors.push(FieldError::unsupported(path, value, supported));
-    }
-    let mut constraints = Constraints {
-        schema,
-        value,
-        path,
-        errors,
-    };
-    match value {
-        Value::String(text) => constraints.validate_string(text),
-        Value::Number(number) => constraints.validate_number(number.as_f64().unwrap_or_default()),
-        Value::Array(items) => constraints.validate_array(items),
-        Value::Object(fields) => constraints.validate_object(fields),
-        Value::Null | Value::Bool(_) => {}
-    }
-    constraints.validate_combinations();
+/// The item of the old list that a keyed item corresponds to. Items of other lists correspond to none.
+fn find_old_item<'a>(schema: &Schema, old: Option<&'a Value>, item: &Value) -> Option<&'a Value> {
+    let is_keyed = schema.list_type() == ListType::Map;
+    let old = old?.as_array().filter(|_| is_keyed)?;
+    let element = schema.item_path_element(item);
+    old.iter().find(|old| schema.item_path_element(old) == element)
 }
 
 /// The constraints of one schema on one value.
-struct Constraints<'a> {
+struct Constraints<'a, 'r> {
     schema: &'a Schema,
     value: &'a Value,
+    old: Option<&'a Value>,
     path: &'a str,
-    errors: &'a mut Vec<FieldError>,
+    report: &'a mut Report<'r>,
 }
 
-impl Constraints<'_> {
+impl Constraints<'_, '_> {
     fn report_should(&mut self, rule: impl fmt::Display) {
         self.report_invalid(format_args!("should {rule}"));
     }
 
     fn report_invalid(&mut self, rule: impl fmt::Display) {
         let explanation = format!("{} in body {rule}", self.path);
-        self.errors
+        self.report
+            .errors
             .push(FieldError::invalid(self.path, self.value, explanation));
     }
 
+    /// Reports an error that concerns the object as a whole.
+    fn report_root(&mut self, explanation: impl fmt::Display) {
+        let error = FieldError::invalid(self.report.root, &"".into(), explanation);
+        self.report.errors.push(error);
+    }
+
+    /// Of length and pattern, the first that is violated is reported.
     fn validate_string(&mut self, text: &str) {
         let schema = self.schema;
         let length = text.chars().count();
-        if let Some(limit) = schema.max_length.filter(|limit| length > *limit) {
-            self.errors.push(FieldError::too_long(self.path, limit));
-            return;
-        }
-        if let Some(limit) = schema.min_length.filter(|limit| length < *limit) {
+        if let Some(limit) = schema.max_length.filter(|limit| length as i64 > *limit) {
+            self.report.errors.push(FieldError::too_long(self.path, limit));
+        } else if let Some(limit) = schema.min_length.filter(|limit| (length as i64) < *limit) {
             self.report_should(format_args!("be at least {limit} chars long"));
-        }
-        if let Some(pattern) = &schema.pattern
+        } else if let Some(pattern) = &schema.pattern
             && !pattern.regex.as_ref().is_some_and(|regex| regex.is_match(text))
         {
             self.report_should(format_args!("match '{}'", pattern.source));
@@ -144,104 +180,152 @@ impl Constraints<'_> {
         }
     }
 
-    fn validate_number(&mut self, number: f64) {
+    fn validate_number(&mut self, number: &serde_json::Number) {
         let schema = self.schema;
-        if let Some(bound) = schema.minimum {
-            if schema.exclusive_minimum && number <= bound {
-                self.report_should(format_args!("be greater than {bound}"));
-            } else if number < bound {
-                self.report_should(format_args!("be greater than or equal to {bound}"));
-            }
+        let value = number.as_f64().unwrap_or_default();
+        self.validate_range(number);
+        if let Some(factor) = schema.multiple_of.filter(|factor| *factor > 0.0)
+            && (value / factor).fract() != 0.0
+        {
+            self.report_should(format_args!("be a multiple of {factor}"));
         }
         if let Some(bound) = schema.maximum {
-            if schema.exclusive_maximum && number >= bound {
+            if schema.exclusive_maximum && value >= bound {
                 self.report_should(format_args!("be less than {bound}"));
-            } else if number > bound {
+            } else if value > bound {
                 self.report_should(format_args!("be less than or equal to {bound}"));
             }
         }
-        if let Some(factor) = schema.multiple_of.filter(|factor| *factor > 0.0)
-            && (number / factor).fract() != 0.0
-        {
-            self.report_should(format_args!("be a multiple of {factor}"));
+        if let Some(bound) = schema.minimum {
+            if schema.exclusive_minimum && value <= bound {
+                self.report_should(format_args!("be greater than {bound}"));
+            } else if value < bound {
+                self.report_should(format_args!("be greater than or equal to {bound}"));
+            }
+        }
+    }
+
+    /// Integers must fit their format, which is `int64` by default.
+    fn validate_range(&mut self, number: &serde_json::Number) {
+        if self.schema.kind.as_deref() != Some("integer") {
+            return;
+        }
+        let format = self.schema.format.as_deref();
+        let fits = match (format, number.as_i64()) {
+            (Some("int32"), Some(number)) => i32::try_from(number).is_ok(),
+            (Some("uint32"), Some(number)) => u32::try_from(number).is_ok(),
+            (Some("uint64"), Some(number)) => number >= 0,
+            (_, Some(_)) => true,
+            (_, None) => number
+                .as_f64()
+                .is_some_and(|number| number.fract() == 0.0 && number.abs() < MAX_INTEGER),
+        };
+        if !fits {
+            let format = format.map_or("(default format)".to_owned(), |format| {
+                format!("with format {format}")
+            });
+            let explanation = format!("Checked value must be of type integer {format} in {}", self.path);
+            self.report_root(explanation);
         }
     }
 
     fn validate_array(&mut self, items: &[Value]) {
-        if let Some(limit) = self.schema.min_items.filter(|limit| items.len() < *limit) {
+        if let Some(item_schema) = self.schema.items.as_deref() {
+            for (index, item) in items.iter().enumerate() {
+                let old = find_old_item(self.schema, self.old, item);
+                validate_value(
+                    item_schema,
+                    item,
+                    old,
+                    &format!("{}[{index}]", self.path),
+                    self.report,
+                );
+            }
+        }
+        let length = items.len() as i64;
+        if let Some(limit) = self.schema.min_items.filter(|limit| length < *limit) {
             self.report_should(format_args!("have at least {limit} items"));
         }
-        if let Some(limit) = self.schema.max_items.filter(|limit| items.len() > *limit) {
-            self.errors
+        if let Some(limit) = self.schema.max_items.filter(|limit| length > *limit) {
+            self.report
+                .errors
                 .push(FieldError::too_many(self.path, items.len(), limit));
-        }
-        self.validate_uniqueness(items);
-    }
-
-    fn validate_uniqueness(&mut self, items: &[Value]) {
-        let list_type = self.schema.list_type();
-        if list_type == ListType::Atomic {
-            return;
-        }
-        let mut seen = HashSet::new();
-        for (index, item) in items.iter().enumerate() {
-            if seen.insert(self.schema.item_path_element(item)) {
-                continue;
-            }
-            // Of a keyed item the API server shows the keys only.
-            let shown = if list_type == ListType::Map {
-                let keys = self.schema.list_map_keys.iter();
-                keys.filter_map(|key| Some((key.clone(), item.get(key)?.clone())))
-                    .collect()
-            } else {
-                item.clone()
-            };
-            let field = format!("{}[{index}]", self.path);
-            self.errors.push(FieldError::duplicate(&field, &shown));
         }
     }
 
     fn validate_object(&mut self, fields: &Map<String, Value>) {
-        if let Some(limit) = self.schema.min_properties.filter(|limit| fields.len() < *limit) {
+        let count = fields.len() as i64;
+        if let Some(limit) = self.schema.min_properties.filter(|limit| count < *limit) {
             self.report_should(format_args!("have at least {limit} properties"));
         }
-        if let Some(limit) = self.schema.max_properties.filter(|limit| fields.len() > *limit) {
-            self.errors
+        if let Some(limit) = self.schema.max_properties.filter(|limit| count > *limit) {
+            self.report
+                .errors
                 .push(FieldError::too_many(self.path, fields.len(), limit));
+        }
+        for (name, value) in fields {
+            if self.path.is_empty() && name == "metadata" {
+                continue;
+            }
+            if let Some(field_schema) = self.schema.field(name) {
+                let old = self.old.and_then(|old| old.get(name));
+                validate_value(
+                    field_schema,
+                    value,
+                    old,
+                    &field_path(self.path, name),
+                    self.report,
+                );
+            }
         }
         for name in &self.schema.required {
             if !fields.contains_key(name) {
                 let field = field_path(self.path, name);
-                self.errors.push(FieldError::required(&field, ""));
+                self.report.errors.push(FieldError::required(&field, ""));
             }
         }
     }
 
     fn validate_combinations(&mut self) {
-        let (schema, value, path) = (self.schema, self.value, self.path);
+        let (schema, value, old, path) = (self.schema, self.value, self.old, self.path);
+        let root = self.report.root;
         let validate_part = |part: &Schema| {
-            let mut errors = Vec::new();
-            validate_value(part, value, path, &mut errors);
-            errors
+            let mut report = Report {
+                root,
+                errors: Vec::new(),
+            };
+            validate_value(part, value, old, path, &mut report);
+            report.errors
+        };
+        // Of the alternatives that fail, the one that fails least explains the error.
+        let best_failure = |parts: &[Schema]| {
+            let failures = parts.iter().map(validate_part);
+            failures.min_by_key(Vec::len).unwrap_or_default()
         };
         let is_valid = |part: &Schema| validate_part(part).is_empty();
-        for part in &schema.all_of {
-            self.errors.extend(validate_part(part));
-        }
+        let shown = format!("\"{path}\" must");
         if !schema.any_of.is_empty() && !schema.any_of.iter().any(is_valid) {
-            self.report_invalid("must validate at least one schema (anyOf)");
+            self.report_root(format_args!("{shown} validate at least one schema (anyOf)"));
+            self.report.errors.extend(best_failure(&schema.any_of));
         }
         if !schema.one_of.is_empty() {
+            let rule = format!("{shown} validate one and only one schema (oneOf).");
             match schema.one_of.iter().filter(|part| is_valid(part)).count() {
-                0 => self.report_invalid("must validate one and only one schema (oneOf). Found none valid"),
+                0 => {
+                    self.report_root(format_args!("{rule} Found none valid"));
+                    self.report.errors.extend(best_failure(&schema.one_of));
+                }
                 1 => {}
-                _ => self.report_invalid(
-                    "must validate one and only one schema (oneOf). Found more than one valid",
-                ),
+                count => self.report_root(format_args!("{rule} Found {count} valid alternatives")),
             }
         }
+        let failed: Vec<FieldError> = schema.all_of.iter().flat_map(validate_part).collect();
+        if !failed.is_empty() {
+            self.report_root(format_args!("{shown} validate all the schemas (allOf)"));
+            self.report.errors.extend(failed);
+        }
         if schema.not.as_deref().is_some_and(is_valid) {
-            self.report_invalid("must not validate the schema (not)");
+            self.report_root(format_args!("{shown} not validate the schema (not)"));
         }
     }
 }
@@ -282,8 +366,8 @@ mod tests {
                 "spec.mode: Unsupported value: \"c\": supported values: \"a\", \"b\"",
                 "spec.n: Invalid value: 0: spec.n in body should be greater than or equal to 1",
                 "spec.port: Invalid value: \"boolean\": spec.port in body must be of type integer,string: \"boolean\"",
-                "spec.set[1]: Duplicate value: \"a\"",
                 "spec.url: Invalid value: \"x\": spec.url in body should match '^https?://'",
+                "spec.set[1]: Duplicate value: \"a\"",
             ]
         );
         assert_eq!(
@@ -304,15 +388,56 @@ mod tests {
         let port = json!({"type": "object", "properties": {"port": {}}, "required": ["port"]});
         let socket = json!({"type": "object", "properties": {"socket": {}}, "required": ["socket"]});
         let declared = json!({"type": "object", "oneOf": [port, socket]});
-        let invalid = "Invalid value: {}:  in body must validate one and only one schema (oneOf)";
         assert_eq!(
             validate(&declared, json!({})),
-            [format!(": {invalid}. Found none valid")]
+            [
+                "<nil>: Invalid value: \"\": \"\" must validate one and only one schema (oneOf). Found none valid",
+                "port: Required value",
+            ]
         );
         assert_eq!(validate(&declared, json!({"port": 1})), [""; 0]);
         assert_eq!(validate(&declared, json!({"port": 1, "socket": 2})).len(), 1);
         let declared = json!({"type": "object", "not": port});
         assert_eq!(validate(&declared, json!({"port": 1})).len(), 1);
         assert_eq!(validate(&declared, json!({"socket": 1})), [""; 0]);
+    }
+    #[test]
+    fn unchanged_part_that_violates_a_stricter_schema_is_accepted() {
+        let schema = Schema::parse(&json!({"type": "object", "properties": {
+            "url": {"type": "string", "pattern": "^https"},
+            "note": {"type": "string"},
+            "list": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"], "items": {
+                "type": "object", "properties": {"name": {"type": "string"}, "size": {"type": "integer", "maximum": 3}},
+            }},
+        }}))
+        .unwrap();
+        let old = json!({"url": "ftp://a", "list": [{"name": "a", "size": 5}]});
+        let valid = json!({"url": "ftp://a", "note": "b", "list": [{"name": "b", "size": 1}, {"name": "a", "size": 5}]});
+        assert_eq!(schema.validate_change(&valid, Some(&old)), []);
+        let changed = json!({"url": "ftp://b", "list": [{"name": "a", "size": 6}, {"name": "b", "size": 5}]});
+        let fields: Vec<String> = schema
+            .validate_change(&changed, Some(&old))
+            .into_iter()
+            .map(|error| error.field)
+            .collect();
+        assert_eq!(fields, ["list[0].size", "list[1].size", "url"]);
+    }
+
+    #[test]
+    fn integer_outside_of_its_format_is_refused() {
+        let declared = json!({"type": "object", "properties": {
+            "small": {"type": "integer", "format": "int32"}, "large": {"type": "integer"},
+        }});
+        assert_eq!(
+            validate(
+                &declared,
+                json!({"small": 3_000_000_000_i64, "large": 3_000_000_000_i64})
+            ),
+            ["<nil>: Invalid value: \"\": Checked value must be of type integer with format int32 in small"]
+        );
+        assert_eq!(
+            validate(&declared, json!({"large": 9_223_372_036_854_775_808_u64})).len(),
+            1
+        );
     }
 }

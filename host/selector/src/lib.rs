@@ -31,6 +31,10 @@ enum Requirement {
     NotIn(Box<str>, Vec<Box<str>>),
     Exists(Box<str>),
     Absent(Box<str>),
+    /// The value is a number above this one.
+    Above(Box<str>, i64),
+    /// The value is a number below this one.
+    Below(Box<str>, i64),
 }
 
 /// The error for a text that is not a selector. It names the part that is wrong.
@@ -69,6 +73,8 @@ impl LabelSelector {
                 .is_none_or(|v| !values.iter().any(|x| **x == *v)),
             Requirement::Exists(key) => labels.find_label(key).is_some(),
             Requirement::Absent(key) => labels.find_label(key).is_none(),
+            Requirement::Above(key, bound) => number(labels, key).is_some_and(|v| v > *bound),
+            Requirement::Below(key, bound) => number(labels, key).is_some_and(|v| v < *bound),
         })
     }
 
@@ -94,10 +100,17 @@ impl fmt::Display for LabelSelector {
                 Requirement::NotIn(key, values) => write!(f, "{key} notin ({})", values.join(","))?,
                 Requirement::Exists(key) => write!(f, "{key}")?,
                 Requirement::Absent(key) => write!(f, "!{key}")?,
+                Requirement::Above(key, bound) => write!(f, "{key}>{bound}")?,
+                Requirement::Below(key, bound) => write!(f, "{key}<{bound}")?,
             }
         }
         Ok(())
     }
+}
+
+/// The value of a label that is a number.
+fn number(labels: &impl LabelSet, key: &str) -> Option<i64> {
+    labels.find_label(key)?.parse().ok()
 }
 
 /// A conjunction of comparisons of fields.
@@ -222,6 +235,17 @@ fn split_requirements(text: &str) -> Result<Vec<&str>, SelectorError> {
 fn parse_requirement(part: &str) -> Result<Requirement, SelectorError> {
     if let Some(rest) = part.strip_prefix('!') {
         return Ok(Requirement::Absent(parse_key(rest.trim(), part)?));
+    }
+    for (operator, build) in [
+        ('>', Requirement::Above as fn(Box<str>, i64) -> Requirement),
+        ('<', Requirement::Below),
+    ] {
+        if let Some((left, right)) = part.split_once(operator) {
+            let Ok(bound) = right.trim().parse() else {
+                return parse_error("not a whole number", part);
+            };
+            return Ok(build(parse_key(left.trim(), part)?, bound));
+        }
     }
     if let Some((left, right)) = part.split_once("!=") {
         return Ok(Requirement::NotIn(

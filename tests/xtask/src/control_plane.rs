@@ -101,7 +101,9 @@ impl ControlPlaneSettings {
                 "--service-cluster-ip-range=10.0.0.0/24",
                 "--disable-admission-plugins=ServiceAccount",
             ]),
-            controller_flags: flags(&["--controllers=garbage-collector-controller,namespace-controller"]),
+            controller_flags: flags(&[
+                "--controllers=garbage-collector-controller,namespace-controller,clusterrole-aggregation-controller",
+            ]),
         }
     }
 }

@@ -9,6 +9,7 @@ mod cargo;
 mod chromium;
 mod component_cache;
 mod components;
+mod conform;
 mod control_plane;
 mod debian;
 mod demo;
@@ -58,6 +59,8 @@ enum Command {
         /// Packs to build (default: all).
         packs: Vec<String>,
     },
+    /// Compare the embedded API server with the real one by generated sequences of requests.
+    Conform(conform::ConformOptions),
     /// Build the real control plane, unless it is built already, and run it until Ctrl-C.
     ControlPlane {
         /// Build without running.
@@ -102,6 +105,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Demo(options) => return demo::run_demo(&options),
         Command::Test(options) => return suite::run_suite(&options),
         Command::Bench(options) => return bench::run_bench(&options),
+        Command::Conform(options) => return conform::run_conform(&options),
         Command::Components { packs } => {
             for component in
                 components::build_components(|guest| packs.is_empty() || packs.contains(&guest.pack))?

@@ -17,11 +17,11 @@ use anyhow::{Context, Result, anyhow, ensure};
 use clap::{Args, ValueEnum};
 use ostler_test_placement::Placement;
 
-pub use self::environment::SECOND_KUBECONFIG_VARIABLE;
+pub use self::environment::{KUBECONFIG_VARIABLE, SECOND_KUBECONFIG_VARIABLE};
 use self::{
     environment::{
         ARGO_CD_VARIABLE, BROWSER_VARIABLE, COMPONENTS_VARIABLE, HELM_VARIABLE, HOST_VARIABLE,
-        KUBECONFIG_VARIABLE, KUSTOMIZE_VARIABLE, NODE_KUBECONFIG_VARIABLE, NODE_REGISTRY_VARIABLE, Variables,
+        KUSTOMIZE_VARIABLE, NODE_KUBECONFIG_VARIABLE, NODE_REGISTRY_VARIABLE, Variables,
     },
     report::{Results, SuiteReport, TestOutput},
     selection::{TestSelection, Tier},

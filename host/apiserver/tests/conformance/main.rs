@@ -6,9 +6,11 @@
 mod apply;
 mod controllers;
 mod embedded_only;
+mod generated;
 mod lifecycle;
 mod lists;
 mod objects;
+mod openapi;
 mod schemas;
 mod target;
 
@@ -31,6 +33,14 @@ macro_rules! conformance {
             }
         })*
     };
+}
+
+mod schemas_of_built_in_kinds_are_those_of_the_real_server {
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    #[ignore = "needs the real control plane: cargo xtask test real"]
+    async fn real_default() {
+        crate::openapi::schemas_of_built_in_kinds_are_those_of_the_real_server(&crate::target::real()).await;
+    }
 }
 
 conformance! {

@@ -17,7 +17,7 @@ pub struct ConformanceTarget {
 }
 
 /// An answer: status code and body.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct ObservedResponse {
     pub code: u16,
     pub body: Value,
@@ -120,7 +120,12 @@ impl ConformanceTarget {
     }
 
     pub async fn send(&self, request: RequestBuilder) -> ObservedResponse {
-        let response = request.send().await.expect("the server answers");
+        self.try_send(request).await.expect("the server answers")
+    }
+
+    /// Sends a request that the server may not answer.
+    pub async fn try_send(&self, request: RequestBuilder) -> reqwest::Result<ObservedResponse> {
+        let response = request.send().await?;
         let code = response.status().as_u16();
         let warnings = response
             .headers()
@@ -128,9 +133,9 @@ impl ConformanceTarget {
             .iter()
             .filter_map(|value| value.to_str().ok().map(str::to_owned))
             .collect();
-        let text = response.text().await.expect("the answer is text");
+        let text = response.text().await?;
         let body = serde_json::from_str(&text).unwrap_or(Value::String(text));
-        ObservedResponse { code, body, warnings }
+        Ok(ObservedResponse { code, body, warnings })
     }
 
     pub async fn get(&self, path: &str) -> ObservedResponse {

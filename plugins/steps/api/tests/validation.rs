@@ -1,6 +1,6 @@
 //! Steps that the API server accepts and refuses, by the schema and the CEL rules of the CRD.
 
-use ostler_schema::{Rules, Schema, TypeMeta, check_structural};
+use ostler_schema::{Rules, Schema, TypeMeta, check_definition};
 use ostler_sdk::serde_json::{Value, json};
 
 /// Schema of the CRD.
@@ -52,7 +52,7 @@ fn spec() -> Value {
 
 #[test]
 fn schema_is_structural_and_its_rules_compile() {
-    assert_eq!(check_structural(&schema(), "openAPIV3Schema"), vec![]);
+    assert_eq!(check_definition(&schema(), "openAPIV3Schema", true), vec![]);
 }
 
 #[test]

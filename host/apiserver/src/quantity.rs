@@ -1,0 +1,135 @@
+//! Quantities of resources (`500m`, `1Gi`) in the form in which the API server writes them.
+
+use ostler_schema::Schema;
+use serde_json::Value;
+
+/// Decimal suffixes with the power of ten that they stand for, largest first.
+const DECIMAL_SUFFIXES: [(&str, u32); 10] = [
+    ("E", 27),
+    ("P", 24),
+    ("T", 21),
+    ("G", 18),
+    ("M", 15),
+    ("k", 12),
+    ("", 9),
+    ("m", 6),
+    ("u", 3),
+    ("n", 0),
+];
+/// Binary suffixes, smallest first: each is 1024 times the one before.
+const BINARY_SUFFIXES: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+
+/// Brings the quantities of an object into their form. A text that is none stays as it is.
+pub fn unify_quantities(schema: &Schema, value: &mut Value) {
+    let is_quantity = schema.kind.is_none()
+        && schema
+            .one_of
+            .iter()
+            .any(|part| part.kind.as_deref() == Some("string"))
+        && schema
+            .one_of
+            .iter()
+            .any(|part| part.kind.as_deref() == Some("number"));
+    match value {
+        Value::String(text) if is_quantity => {
+            if let Some(unified) = format_quantity(text) {
+                *text = unified;
+            }
+        }
+        Value::Number(number) if is_quantity => {
+            let text = number.to_string();
+            *value = format_quantity(&text).unwrap_or(text).into();
+        }
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                if let Some(field) = schema.field(name) {
+                    unify_quantities(field, value);
+                }
+            }
+        }
+        Value::Array(items) => {
+            if let Some(item_schema) = schema.items.as_deref() {
+                items
+                    .iter_mut()
+                    .for_each(|item| unify_quantities(item_schema, item));
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Formats a quantity with the largest suffix that needs no fraction; `None` for a text that is none, or that has an exponent.
+fn format_quantity(text: &str) -> Option<String> {
+    let split = text
+        .find(|c: char| !c.is_ascii_digit() && !matches!(c, '.' | '-' | '+'))
+        .unwrap_or(text.len());
+    let (number, suffix) = text.split_at(split);
+    match BINARY_SUFFIXES.iter().skip(1).position(|known| *known == suffix) {
+        Some(index) => format_binary(number, index + 1),
+        None => {
+            let (_, power) = DECIMAL_SUFFIXES.iter().find(|(known, _)| *known == suffix)?;
+            format_decimal(number, *power)
+        }
+    }
+}
+
+/// Parses a number as its digits and the count of those after the point.
+fn parse_number(number: &str) -> Option<(i128, u32)> {
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let fraction = fraction.trim_end_matches('0');
+    let digits: i128 = format!("{whole}{fraction}").parse().ok()?;
+    Some((digits, u32::try_from(fraction.len()).ok()?))
+}
+
+fn format_decimal(number: &str, power: u32) -> Option<String> {
+    let (digits, places) = parse_number(number)?;
+    // In billionths.
+    let value = digits.checked_mul(10_i128.checked_pow(power.checked_sub(places)?)?)?;
+    if value == 0 {
+        return Some("0".into());
+    }
+    let fits = |power: &u32| value % 10_i128.pow(*power) == 0;
+    let (suffix, power) = DECIMAL_SUFFIXES.iter().find(|(_, power)| fits(power))?;
+    Some(format!("{}{suffix}", value / 10_i128.pow(*power)))
+}
+
+fn format_binary(number: &str, index: usize) -> Option<String> {
+    let (digits, places) = parse_number(number)?;
+    let scaled = digits.checked_mul(1024_i128.checked_pow(u32::try_from(index).ok()?)?)?;
+    let divisor = 10_i128.checked_pow(places)?;
+    if scaled % divisor != 0 {
+        return None;
+    }
+    let mut value = scaled / divisor;
+    let mut index = 0;
+    while value != 0 && value % 1024 == 0 && index + 1 < BINARY_SUFFIXES.len() {
+        value /= 1024;
+        index += 1;
+    }
+    Some(format!("{value}{}", BINARY_SUFFIXES[index]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantity_has_the_largest_suffix_without_a_fraction() {
+        for (text, unified) in [
+            ("1", "1"),
+            ("1000m", "1"),
+            ("1500m", "1500m"),
+            ("0.5", "500m"),
+            ("0.100", "100m"),
+            ("1000", "1k"),
+            ("1024Mi", "1Gi"),
+            ("1.5Gi", "1536Mi"),
+            ("64Mi", "64Mi"),
+            ("0", "0"),
+        ] {
+            assert_eq!(format_quantity(text).as_deref(), Some(unified), "{text}");
+        }
+        assert_eq!(format_quantity("1e3"), None);
+        assert_eq!(format_quantity("many"), None);
+    }
+}

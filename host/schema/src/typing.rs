@@ -1,0 +1,178 @@
+//! Types of a value, as a server that decodes it into typed structures checks them.
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use serde_json::Value;
+
+use std::collections::HashSet;
+
+use crate::{ListType, Schema, field_path};
+
+impl Schema {
+    /// The first part of a value that cannot be decoded, as `FIELD: WHY`. Nulls count as absent, and constraints beside the
+    /// type and the range of its format are not checked.
+    pub fn find_type_mismatch(&self, value: &Value) -> Option<String> {
+        find_mismatch(self, value, "")
+    }
+
+    /// The first part of a value that server-side apply cannot merge by the schema, as `FIELD: WHY`: one of another shape, or an
+    /// item that occurs twice or lacks its keys.
+    pub fn find_untyped(&self, value: &Value) -> Option<String> {
+        find_untyped_part(self, value, "")
+    }
+}
+
+fn find_untyped_part(schema: &Schema, value: &Value, path: &str) -> Option<String> {
+    let expected = |expected: &str| Some(format!("{path}: expected {expected}, got {value}"));
+    if value.is_null() {
+        return None;
+    }
+    match schema.kind.as_deref().filter(|_| !schema.int_or_string) {
+        Some("string") if !value.is_string() => expected("string"),
+        Some("integer" | "number") if !value.is_number() => expected("numeric (int or float)"),
+        Some("boolean") if !value.is_boolean() => expected("boolean"),
+        Some("array") => match value.as_array() {
+            Some(items) => find_untyped_item(schema, items, path),
+            None => expected("list"),
+        },
+        Some("object") => match value.as_object() {
+            Some(fields) => fields.iter().find_map(|(name, value)| {
+                find_untyped_part(schema.field(name)?, value, &field_path(path, name))
+            }),
+            None => expected("map"),
+        },
+        _ => None,
+    }
+}
+
+fn find_untyped_item(schema: &Schema, items: &[Value], path: &str) -> Option<String> {
+    let mut seen = HashSet::new();
+    items.iter().enumerate().find_map(|(index, item)| {
+        let field = format!("{path}[{index}]");
+        let list_type = schema.list_type();
+        if list_type == ListType::Map {
+            let has_default = |key: &str| {
+                let node = schema.items.as_deref().and_then(|items| items.properties.get(key));
+                node.is_some_and(|node| node.default_value().is_some())
+            };
+            let mut keys = schema.list_map_keys.iter();
+            let has_keys = keys.any(|key| item.get(key).is_some() || has_default(key));
+            if !item.is_object() || !has_keys {
+                return Some(format!(
+                    "{field}: associative list with keys has an element that omits all of them"
+                ));
+            }
+        }
+        if list_type == ListType::Set && item.is_null() {
+            return Some(format!(
+                "{path}: element {index}: associative list without keys has an element that's an explicit null"
+            ));
+        }
+        if list_type != ListType::Atomic && !seen.insert(schema.item_path_element(item)) {
+            return Some(format!(
+                "{path}: duplicate entries for key {}",
+                schema.item_path_element(item)
+            ));
+        }
+        find_untyped_part(schema.items.as_deref()?, item, &field)
+    })
+}
+
+fn find_mismatch(schema: &Schema, value: &Value, path: &str) -> Option<String> {
+    let mismatch = |expected: &str| Some(format!("{path}: cannot decode {value} as {expected}"));
+    if value.is_null() {
+        return None;
+    }
+    if !schema.one_of.is_empty() && schema.kind.is_none() {
+        let fits = |part: &Schema| find_mismatch(part, value, path).is_none();
+        return if schema.one_of.iter().any(fits) {
+            None
+        } else {
+            mismatch("one of several types")
+        };
+    }
+    if schema.int_or_string {
+        let is_valid = value.is_string() || is_integer(value, Some("int32"));
+        return if is_valid { None } else { mismatch("int or string") };
+    }
+    match schema.kind.as_deref() {
+        Some("string") => {
+            let Some(text) = value.as_str() else {
+                return mismatch("string");
+            };
+            let is_valid = match schema.format.as_deref() {
+                Some("date-time") => text.parse::<jiff::Timestamp>().is_ok(),
+                Some("byte") => STANDARD.decode(text).is_ok(),
+                _ => true,
+            };
+            if is_valid {
+                None
+            } else {
+                mismatch(schema.format.as_deref().unwrap_or("string"))
+            }
+        }
+        Some("integer") => {
+            let format = schema.format.as_deref();
+            if is_integer(value, format) {
+                None
+            } else {
+                mismatch(format.unwrap_or("integer"))
+            }
+        }
+        Some("number") if !value.is_number() => mismatch("number"),
+        Some("boolean") if !value.is_boolean() => mismatch("boolean"),
+        Some("array") => {
+            let Some(items) = value.as_array() else {
+                return mismatch("array");
+            };
+            let item_schema = schema.items.as_deref()?;
+            let mut items = items.iter().enumerate();
+            items.find_map(|(index, item)| find_mismatch(item_schema, item, &format!("{path}[{index}]")))
+        }
+        Some("object") => {
+            let Some(fields) = value.as_object() else {
+                return mismatch("object");
+            };
+            fields
+                .iter()
+                .find_map(|(name, value)| find_mismatch(schema.field(name)?, value, &field_path(path, name)))
+        }
+        _ => None,
+    }
+}
+
+fn is_integer(value: &Value, format: Option<&str>) -> bool {
+    match (format, value.as_i64()) {
+        (Some("int32"), Some(number)) => i32::try_from(number).is_ok(),
+        (_, number) => number.is_some(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn first_part_of_another_type_is_named() {
+        let schema = Schema::parse(&json!({"type": "object", "properties": {
+            "replicas": {"type": "integer", "format": "int32"},
+            "quantity": {"oneOf": [{"type": "string"}, {"type": "number"}]},
+            "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+            "list": {"type": "array", "items": {"type": "object", "properties": {"name": {"type": "string"}}}},
+        }}))
+        .unwrap();
+        let valid = json!({"replicas": null, "quantity": 1, "labels": {"a": "b"}, "list": [{"name": "a", "other": 1}, null]});
+        assert_eq!(schema.find_type_mismatch(&valid), None);
+        for (value, field) in [
+            (json!({"replicas": 3_000_000_000_i64}), "replicas: "),
+            (json!({"replicas": 1.5}), "replicas: "),
+            (json!({"quantity": true}), "quantity: "),
+            (json!({"labels": {"a": 1}}), "labels.a: "),
+            (json!({"list": [{}, {"name": 7}]}), "list[1].name: "),
+        ] {
+            let found = schema.find_type_mismatch(&value).unwrap();
+            assert!(found.starts_with(field), "{found}");
+        }
+    }
+}
