@@ -17,10 +17,11 @@ const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 /// Sets the allocated fields of an object that have no value yet.
 pub fn allocate_fields(kind: &ServedKind, object: &mut Value, allocated: &AtomicU32) {
     match (kind.resource.group.as_str(), kind.kind.as_str()) {
-        ("", "Namespace") if object["metadata"]["deletionTimestamp"].is_null() => {
-            if object["spec"]["finalizers"].is_null() {
-                object["spec"]["finalizers"] = json!(["kubernetes"]);
-            }
+        ("", "Namespace")
+            if object["metadata"]["deletionTimestamp"].is_null()
+                && object["spec"]["finalizers"].is_null() =>
+        {
+            object["spec"]["finalizers"] = json!(["kubernetes"]);
         }
         ("", "Service") => allocate_address(&mut object["spec"], allocated),
         ("", "PersistentVolumeClaim") if object["status"]["phase"].is_null() => {

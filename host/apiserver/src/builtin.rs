@@ -229,7 +229,7 @@ impl Builtin {
 }
 
 /// Completes an object of a built-in kind, as its strategy in the API server does.
-pub fn prepare_object(kind: &ServedKind, old: Option<&Value>, object: &mut Value, now: &str) {
+pub fn prepare_object(kind: &ServedKind, old: Option<&Value>, object: &mut Value, _now: &str) {
     match (kind.resource.group.as_str(), kind.kind.as_str()) {
         _ if kind.custom => {}
         ("", "Namespace") => {
