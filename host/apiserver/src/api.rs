@@ -127,7 +127,9 @@ impl RequestHandler {
         for role in rbac::default_cluster_roles() {
             api.create_initial(rbac::RBAC_GROUP, "clusterroles", role);
         }
-        rbac::aggregate_roles(&api);
+        for _ in 0..rbac::DEFAULT_ROLE_LEVELS {
+            rbac::aggregate_roles(&api);
+        }
         api
     }
 

@@ -61,16 +61,17 @@ impl FieldSet {
     }
 
     fn remove_member(&mut self, path: &[String]) {
-        let [parents @ .., last] = path else { return };
-        let mut set = self;
-        for element in parents {
-            match set.0.get_mut(element) {
-                Some(node) => set = &mut node.children,
-                None => return,
-            }
-        }
-        if let Some(node) = set.0.get_mut(last) {
+        let [first, rest @ ..] = path else { return };
+        let Some(node) = self.0.get_mut(first) else {
+            return;
+        };
+        if rest.is_empty() {
             node.member = false;
+        } else {
+            node.children.remove_member(rest);
+        }
+        if !node.member && node.children.is_empty() {
+            self.0.remove(first);
         }
     }
 

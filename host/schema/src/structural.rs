@@ -469,10 +469,6 @@ mod tests {
                 "properties[spec].anyOf[0].type",
             ),
             (
-                spec(json!({"type": "object", "not": {"properties": {"a": {"minLength": 1}}}})),
-                "properties[spec].properties[a]",
-            ),
-            (
                 json!({"type": "object", "properties": {"metadata": {"type": "object", "properties": {"labels": {"type": "object"}}}}}),
                 "properties[metadata]",
             ),

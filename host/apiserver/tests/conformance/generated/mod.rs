@@ -29,8 +29,8 @@ use serde_json::{Value, json};
 
 use self::definition::{DEFINITIONS, build_definition};
 use self::report::ConformanceReport;
-use self::run::{Block, Servers, run_steps};
-use self::sequence::{FAMILIES, Family, Sequence};
+use self::run::{Block, ServerPair, run_steps};
+use self::sequence::{FAMILIES, Sequence, SequenceFamily};
 use self::shrink::shrink_steps;
 use crate::target::{ConformanceTarget, embedded, real};
 
@@ -49,7 +49,7 @@ const SERVED_TIMEOUT: Duration = Duration::from_secs(60);
 struct RunOptions {
     seed: u64,
     sequences: u64,
-    families: Vec<(Family, u32)>,
+    families: Vec<(SequenceFamily, u32)>,
 }
 
 impl RunOptions {
@@ -80,7 +80,7 @@ mod sequences_are_answered_alike {
 async fn compare_servers(options: RunOptions) {
     assert!(!options.families.is_empty(), "no such family");
     let (server, target) = embedded().await;
-    let servers = Servers {
+    let servers = ServerPair {
         embedded: target,
         real: real(),
     };
@@ -110,10 +110,10 @@ async fn compare_servers(options: RunOptions) {
 
 /// Runs the sequences of a block in a namespace of its own, and removes it.
 async fn run_block(
-    servers: &Servers,
+    servers: &ServerPair,
     number: u64,
     seeds: std::ops::Range<u64>,
-    families: &[(Family, u32)],
+    families: &[(SequenceFamily, u32)],
 ) -> ConformanceReport {
     let block = Block {
         namespace: crate::target::unique("block-"),
@@ -143,7 +143,7 @@ async fn run_block(
 
 /// Creates the kind of a block on both servers. Returns its schema: an open one if a server refuses the generated one, which
 /// is the subject of the definitions' own sequences.
-async fn serve_kind(servers: &Servers, block: &Block, schema: Value) -> Value {
+async fn serve_kind(servers: &ServerPair, block: &Block, schema: Value) -> Value {
     let open = json!({"type": "object", "properties": {
         "spec": {"type": "object", "x-kubernetes-preserve-unknown-fields": true, "properties": {"url": {"type": "string"}}},
         "status": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
@@ -171,7 +171,7 @@ async fn serve_kind(servers: &Servers, block: &Block, schema: Value) -> Value {
 }
 
 /// Removes finalizers, the kind and the namespace of a block. The servers delete on while the next block runs.
-async fn remove_block(servers: &Servers, block: &Block) {
+async fn remove_block(servers: &ServerPair, block: &Block) {
     for target in [&servers.embedded, &servers.real] {
         remove_finalizers(target, block).await;
         for path in [

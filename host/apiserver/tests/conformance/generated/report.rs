@@ -9,7 +9,7 @@ use regex::Regex;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::run::{Difference, format_answer};
+use super::run::{AnswerDifference, format_answer};
 use super::sequence::{Sequence, Step};
 
 /// What is meant to differ, with the reason.
@@ -63,7 +63,7 @@ impl ConformanceReport {
     }
 
     /// Adds a difference. Returns true if it is of a new kind, which is worth shrinking.
-    pub fn add(&mut self, sequence: &Sequence, difference: &Difference) -> bool {
+    pub fn add(&mut self, sequence: &Sequence, difference: &AnswerDifference) -> bool {
         if MEANT_KINDS.iter().any(|kind| kind.is_match(&difference.kind)) {
             self.meant += 1;
             return false;
@@ -86,7 +86,7 @@ impl ConformanceReport {
         sequence: &Sequence,
         schema: &Value,
         steps: Vec<Step>,
-        difference: Difference,
+        difference: AnswerDifference,
     ) {
         let Some(found) = self.found.get_mut(&difference.kind) else {
             return;
@@ -97,7 +97,7 @@ impl ConformanceReport {
         }
         let _ = writeln!(text, "    embedded: {}", format_answer(&difference.embedded));
         let _ = writeln!(text, "    real:     {}", format_answer(&difference.real));
-        if sequence.family == super::Family::Custom {
+        if sequence.family == super::SequenceFamily::Custom {
             let _ = writeln!(text, "    schema:   {}", schema["properties"]["spec"]);
         }
         found.shrunk = Some(text);

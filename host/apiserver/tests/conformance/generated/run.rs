@@ -16,7 +16,7 @@ const SETTLE_TIMEOUT: Duration = Duration::from_secs(20);
 const SETTLED: Duration = Duration::from_millis(200);
 
 /// The two servers.
-pub struct Servers {
+pub struct ServerPair {
     /// The embedded one.
     pub embedded: ConformanceTarget,
     /// The real one.
@@ -34,7 +34,7 @@ pub struct Block {
 
 /// A step that the servers answer differently.
 #[derive(Debug, Clone)]
-pub struct Difference {
+pub struct AnswerDifference {
     /// Index of the step.
     pub step: usize,
     /// Its kind: request and what differs, without names of a single sequence.
@@ -49,7 +49,7 @@ pub struct Difference {
 static RUNS: AtomicU64 = AtomicU64::new(0);
 
 /// Runs the steps of a sequence, up to the first difference.
-pub async fn run_steps(servers: &Servers, block: &Block, steps: &[Step]) -> Option<Difference> {
+pub async fn run_steps(servers: &ServerPair, block: &Block, steps: &[Step]) -> Option<AnswerDifference> {
     let id = format!("{:x}", RUNS.fetch_add(1, Ordering::Relaxed));
     let mut embedded = Side::new(&servers.embedded, block, &id);
     let mut real = Side::new(&servers.real, block, &id);
@@ -89,7 +89,7 @@ pub async fn run_steps(servers: &Servers, block: &Block, steps: &[Step]) -> Opti
         let answer = normalize_answer(&left, &mut embedded.seen);
         let expected = normalize_answer(&right, &mut real.seen);
         if let Some(what) = describe_difference(&answer, &expected) {
-            return Some(Difference {
+            return Some(AnswerDifference {
                 step: index,
                 kind: format!("{}: {what}", describe_request(request)),
                 embedded: left,

@@ -26,7 +26,7 @@ pub const APPLY_PATCH: &str = "application/apply-patch+yaml";
 
 /// The subject of a sequence's requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Family {
+pub enum SequenceFamily {
     /// CustomResourceDefinitions, valid and invalid.
     Definitions,
     /// Objects of a generated kind.
@@ -42,16 +42,16 @@ pub enum Family {
 }
 
 /// All families, with the number of their sequences in a hundred.
-pub const FAMILIES: [(Family, u32); 6] = [
-    (Family::Definitions, 20),
-    (Family::Custom, 35),
-    (Family::Builtin, 20),
-    (Family::Lists, 12),
-    (Family::Lifecycle, 8),
-    (Family::Rights, 5),
+pub const FAMILIES: [(SequenceFamily, u32); 6] = [
+    (SequenceFamily::Definitions, 20),
+    (SequenceFamily::Custom, 35),
+    (SequenceFamily::Builtin, 20),
+    (SequenceFamily::Lists, 12),
+    (SequenceFamily::Lifecycle, 8),
+    (SequenceFamily::Rights, 5),
 ];
 
-impl Family {
+impl SequenceFamily {
     /// Returns its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
@@ -175,14 +175,14 @@ pub struct Sequence {
     /// Seed it was generated from.
     pub seed: u64,
     /// Its family.
-    pub family: Family,
+    pub family: SequenceFamily,
     /// Its steps.
     pub steps: Vec<Step>,
 }
 
 impl Sequence {
     /// Generates the sequence of a seed. `schema` is that of the custom kind of its block.
-    pub fn generate(seed: u64, families: &[(Family, u32)], schema: &Value) -> Self {
+    pub fn generate(seed: u64, families: &[(SequenceFamily, u32)], schema: &Value) -> Self {
         let mut rng = Rng::with_seed(seed);
         let total: u32 = families.iter().map(|(_, share)| share).sum();
         let mut at = rng.u32(..total);
@@ -195,12 +195,12 @@ impl Sequence {
             at -= share;
         }
         let steps = match family {
-            Family::Definitions => definition::generate_steps(&mut rng),
-            Family::Custom => objects::generate_custom_steps(&mut rng, schema),
-            Family::Builtin => builtin::generate_steps(&mut rng),
-            Family::Lists => lists::generate_steps(&mut rng),
-            Family::Lifecycle => lifecycle::generate_steps(&mut rng),
-            Family::Rights => rights::generate_steps(&mut rng),
+            SequenceFamily::Definitions => definition::generate_steps(&mut rng),
+            SequenceFamily::Custom => objects::generate_custom_steps(&mut rng, schema),
+            SequenceFamily::Builtin => builtin::generate_steps(&mut rng),
+            SequenceFamily::Lists => lists::generate_steps(&mut rng),
+            SequenceFamily::Lifecycle => lifecycle::generate_steps(&mut rng),
+            SequenceFamily::Rights => rights::generate_steps(&mut rng),
         };
         Self { seed, family, steps }
     }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::choice::{list_pointers, remove_at};
-use super::run::{Block, Difference, Servers, run_steps};
+use super::run::{AnswerDifference, Block, ServerPair, run_steps};
 use super::sequence::Step;
 
 /// Maximum number of runs that look for a shorter sequence.
@@ -11,11 +11,11 @@ const MAX_RUNS: usize = 200;
 
 /// Removes steps and parts of bodies while the difference stays. Returns the steps that are left, and their difference.
 pub async fn shrink_steps(
-    servers: &Servers,
+    servers: &ServerPair,
     block: &Block,
     steps: &[Step],
-    difference: Difference,
-) -> (Vec<Step>, Difference) {
+    difference: AnswerDifference,
+) -> (Vec<Step>, AnswerDifference) {
     let mut shrinking = Shrinking {
         servers,
         block,
@@ -29,10 +29,10 @@ pub async fn shrink_steps(
 }
 
 struct Shrinking<'a> {
-    servers: &'a Servers,
+    servers: &'a ServerPair,
     block: &'a Block,
     steps: Vec<Step>,
-    difference: Difference,
+    difference: AnswerDifference,
     runs: usize,
 }
 
