@@ -159,8 +159,7 @@ impl RequestHandler {
         let wanted = kind.api_version(&version.name);
         if value["apiVersion"] != wanted.as_str() {
             value["apiVersion"] = wanted.into();
-            version.schema.prune(&mut value);
-            version.schema.apply_defaults(&mut value);
+            version.complete_object(&mut value);
         }
         value
     }
@@ -393,7 +392,7 @@ impl RequestHandler {
         {
             fields.remove("status");
         }
-        builtin::prepare_object(context.kind, None, object, &time);
+        builtin::prepare_object(context.kind, None, object);
         self.validate_object(context, object, None)?;
         self.complete_definition(context, object);
         Ok(())
@@ -435,14 +434,11 @@ impl RequestHandler {
     fn complete_stored(&self, context: &WriteParameters<'_>, object: &mut Value) {
         let kind = context.kind;
         object["apiVersion"] = kind.api_version(&kind.storage_version).into();
-        let stored = kind
-            .versions
-            .iter()
-            .find(|version| version.name == kind.storage_version);
-        if let Some(version) = stored.filter(|_| kind.custom) {
-            version.schema.prune(object);
-            version.schema.apply_defaults(object);
-        } else if !kind.custom {
+        if kind.custom {
+            if let Some(version) = kind.stored_version() {
+                version.complete_object(object);
+            }
+        } else {
             allocation::allocate_fields(kind, object, &self.allocated);
             self.complete_content(context, object);
             protobuf::write_empty_lists(object);
@@ -452,7 +448,7 @@ impl RequestHandler {
     /// Drops what Go leaves out of a definition. Other kinds have been decoded that way; of a definition, empty lists are a part of
     /// what is validated.
     fn complete_definition(&self, context: &WriteParameters<'_>, object: &mut Value) {
-        if !context.kind.custom && context.kind.kind == "CustomResourceDefinition" {
+        if context.kind.is_definition() {
             protobuf::drop_zero_values(object);
         }
     }
@@ -536,9 +532,8 @@ impl RequestHandler {
         if let (Some(managed), Some(metadata)) = (managed, candidate["metadata"].as_object_mut()) {
             metadata.insert("managedFields".into(), managed);
         }
-        let time = current_time();
         if context.subresource.is_empty() {
-            builtin::prepare_object(context.kind, Some(shown), candidate, &time);
+            builtin::prepare_object(context.kind, Some(shown), candidate);
         }
         if live.is_terminating() {
             let finalizers = |object: &Value| {
@@ -643,11 +638,7 @@ impl RequestHandler {
     /// Completes the stored objects of a custom kind by a schema that may have changed, as a read does.
     fn complete_objects(&self, kind: &ServedKind) {
         let known = self.registry.get_by_resource(&kind.resource);
-        let stored = kind
-            .versions
-            .iter()
-            .find(|version| version.name == kind.storage_version);
-        let Some(version) = stored.filter(|version| {
+        let Some(version) = kind.stored_version().filter(|version| {
             known.is_some_and(|known| {
                 let before = known.versions.iter().find(|one| one.name == version.name);
                 before.is_none_or(|before| before.openapi != version.openapi)
@@ -655,10 +646,8 @@ impl RequestHandler {
         }) else {
             return;
         };
-        self.storage.rewrite_objects(&kind.resource, |object| {
-            version.schema.prune(object);
-            version.schema.apply_defaults(object);
-        });
+        self.storage
+            .rewrite_objects(&kind.resource, |object| version.complete_object(object));
     }
 
     /// Registers or removes the kind of a definition that was written or deleted.

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::crd;
 use crate::kind::{Column, ServedKind, ServedVersion};
 use crate::openapi;
+use crate::rbac::RBAC_GROUP;
 use crate::scale::ScalePaths;
 use crate::storage::GroupResource;
 
@@ -42,7 +43,7 @@ pub fn builtin_kinds() -> &'static [Arc<ServedKind>] {
 }
 
 fn list_builtins() -> Vec<Builtin> {
-    let rbac = "rbac.authorization.k8s.io";
+    let rbac = RBAC_GROUP;
     vec![
         core_kind("Namespace", "namespaces", &["ns"])
             .cluster_scoped()
@@ -229,7 +230,7 @@ impl Builtin {
 }
 
 /// Completes an object of a built-in kind, as its strategy in the API server does.
-pub fn prepare_object(kind: &ServedKind, old: Option<&Value>, object: &mut Value, _now: &str) {
+pub fn prepare_object(kind: &ServedKind, old: Option<&Value>, object: &mut Value) {
     match (kind.resource.group.as_str(), kind.kind.as_str()) {
         _ if kind.custom => {}
         ("", "Namespace") => {

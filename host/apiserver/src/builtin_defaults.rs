@@ -3,12 +3,10 @@
 use serde_json::{Map, Value, json};
 
 use crate::kind::ServedKind;
+use crate::rbac::RBAC_GROUP;
 
 /// Completes an object of a built-in kind, whose fields have their constant defaults.
 pub fn apply_dependent_defaults(kind: &ServedKind, object: &mut Value) {
-    if kind.custom {
-        return;
-    }
     match (kind.resource.group.as_str(), kind.kind.as_str()) {
         ("", "Pod") => {
             complete_pod_spec(&mut object["spec"]);
@@ -33,7 +31,7 @@ pub fn apply_dependent_defaults(kind: &ServedKind, object: &mut Value) {
         ("apps", "ReplicaSet") => complete_template(object),
         ("batch", "Job") => complete_job(object),
         ("networking.k8s.io", "NetworkPolicy") => complete_network_policy(&mut object["spec"]),
-        ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => complete_subjects(object),
+        (RBAC_GROUP, "RoleBinding" | "ClusterRoleBinding") => complete_subjects(object),
         _ => {}
     }
 }
@@ -204,7 +202,7 @@ fn complete_network_policy(spec: &mut Value) {
 fn complete_subjects(object: &mut Value) {
     for subject in list(object, "subjects") {
         if matches!(subject["kind"].as_str(), Some("User" | "Group")) {
-            fill(subject, "apiGroup", "rbac.authorization.k8s.io");
+            fill(subject, "apiGroup", RBAC_GROUP);
         }
     }
 }

@@ -8,10 +8,10 @@ use serde_json::Value;
 use crate::builtin::EXTENSIONS_GROUP;
 use crate::crd_validation;
 use crate::kind::ServedKind;
+use crate::rbac::RBAC_GROUP;
 
 /// Maximum bytes of the data of a ConfigMap or a Secret.
 const MAX_DATA_SIZE: usize = 1 << 20;
-const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
 
 /// Validates an object of a built-in kind.
 pub fn validate_object(kind: &ServedKind, object: &Value, old: Option<&Value>) -> Vec<FieldError> {

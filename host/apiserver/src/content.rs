@@ -171,16 +171,19 @@ impl RequestHandler {
 
     /// Applies the defaults of a kind.
     pub(crate) fn complete_content(&self, context: &WriteParameters<'_>, object: &mut Value) {
+        let schema = &context.version.schema;
+        if context.kind.custom {
+            return schema.apply_defaults(object);
+        }
         // Empty lists of a schema are a part of what is validated.
-        if !context.kind.custom && context.kind.kind != "CustomResourceDefinition" {
+        let drops_zero_values = !context.kind.is_definition();
+        if drops_zero_values {
             protobuf::drop_zero_values(object);
         }
-        context.version.schema.apply_defaults(object);
+        schema.apply_defaults(object);
         apply_dependent_defaults(context.kind, object);
-        if !context.kind.custom {
-            unify_quantities(&context.version.schema, object);
-        }
-        if !context.kind.custom && context.kind.kind != "CustomResourceDefinition" {
+        unify_quantities(schema, object);
+        if drops_zero_values {
             protobuf::drop_zero_values(object);
         }
     }

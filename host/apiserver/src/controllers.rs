@@ -253,7 +253,7 @@ fn edit(api: &RequestHandler, resource: &GroupResource, subresource: &str, key: 
     let Some(kind) = api.registry.get_by_resource(resource) else {
         return;
     };
-    let Some(version) = kind.version(&kind.storage_version) else {
+    let Some(version) = kind.stored_version() else {
         return;
     };
     let context = WriteParameters {

@@ -305,7 +305,6 @@ fn validate_selectable_fields(version: &Value, path: &str, errors: &mut Vec<Fiel
 }
 
 fn validate_names(names: &Value, errors: &mut Vec<FieldError>) {
-    let is_label = |text: &str| is_dns_1035_label(text);
     for (name, ignores_case) in [
         ("plural", false),
         ("singular", false),
@@ -318,14 +317,14 @@ fn validate_names(names: &Value, errors: &mut Vec<FieldError>) {
         } else {
             text.to_owned()
         };
-        if !text.is_empty() && !is_label(&compared) {
+        if !text.is_empty() && !is_dns_1035_label(&compared) {
             let field = format!("spec.names.{name}");
             errors.push(FieldError::invalid(&field, &text.into(), DNS_1035_RULE));
         }
     }
     for list in ["shortNames", "categories"] {
         for (index, item) in names[list].as_array().into_iter().flatten().enumerate() {
-            if !item.as_str().is_some_and(is_label) {
+            if !item.as_str().is_some_and(is_dns_1035_label) {
                 let field = format!("spec.names.{list}[{index}]");
                 errors.push(FieldError::invalid(&field, item, DNS_1035_RULE));
             }

@@ -342,7 +342,6 @@ impl ResourceRequest<'_> {
             api.read_scale(&context, paths, &key)?
         } else {
             api.write_scale(&context, paths, &key, &self.decode_edit(kind)?)?
-                .1
         };
         Ok(json_response(200, &scale))
     }

@@ -79,12 +79,32 @@ pub struct ServedKind {
     pub versions: Vec<ServedVersion>,
 }
 
+impl ServedVersion {
+    /// Drops unknown fields of an object that was written before the schema or in another version, and applies defaults.
+    pub fn complete_object(&self, object: &mut Value) {
+        self.schema.prune(object);
+        self.schema.apply_defaults(object);
+    }
+}
+
 impl ServedKind {
     /// A served version.
     pub fn version(&self, name: &str) -> Option<&ServedVersion> {
         self.versions
             .iter()
             .find(|version| version.served && version.name == name)
+    }
+
+    /// The version in which objects are stored, which need not be served.
+    pub fn stored_version(&self) -> Option<&ServedVersion> {
+        self.versions
+            .iter()
+            .find(|version| version.name == self.storage_version)
+    }
+
+    /// Returns true for the built-in kind that defines the others.
+    pub fn is_definition(&self) -> bool {
+        !self.custom && self.kind == "CustomResourceDefinition"
     }
 
     /// `GROUP/VERSION`, or the version alone for core.

@@ -8,6 +8,7 @@ use crate::names::{
     DNS_1035_RULE, LABEL_RULE, LABEL_VALUE_RULE, QUALIFIED_NAME_RULE, SUBDOMAIN_RULE, is_dns_1035_label,
     is_dns_label, is_dns_subdomain, is_label_value, is_qualified_name,
 };
+use crate::rbac::RBAC_GROUP;
 
 /// Annotation of a workload with the behavior of its pods: one of [`BEHAVIORS`].
 pub const SIMULATE_ANNOTATION: &str = "apiserver.ostler.dev/simulate";
@@ -163,7 +164,7 @@ fn name_rule(kind: &ServedKind) -> NameRule {
         return NameRule::Subdomain;
     }
     match (kind.resource.group.as_str(), kind.kind.as_str()) {
-        ("rbac.authorization.k8s.io", _) => NameRule::PathSegment,
+        (RBAC_GROUP, _) => NameRule::PathSegment,
         ("", "Namespace") => NameRule::Label,
         ("", "Service") => NameRule::Dns1035Label,
         _ => NameRule::Subdomain,

@@ -1,5 +1,7 @@
 //! Rules for names: of objects, labels, finalizers and parts of kinds.
 
+pub use ostler_schema::{is_dns_label, is_dns_subdomain};
+
 /// Rule for a DNS subdomain (RFC 1123).
 pub const SUBDOMAIN_RULE: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
 /// Rule for a DNS label (RFC 1123).
@@ -11,33 +13,9 @@ pub const LABEL_VALUE_RULE: &str = "a valid label must be an empty string or con
 /// Rule for the key of a label or an annotation, and for a finalizer.
 pub const QUALIFIED_NAME_RULE: &str = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
 
-/// Returns true for a DNS label (RFC 1123).
-pub fn is_dns_label(text: &str) -> bool {
-    !text.is_empty()
-        && text.len() <= 63
-        && text
-            .chars()
-            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
-        && !text.starts_with('-')
-        && !text.ends_with('-')
-}
-
 /// Returns true for a DNS label that starts with a letter (RFC 1035).
 pub fn is_dns_1035_label(text: &str) -> bool {
     is_dns_label(text) && text.starts_with(|c: char| c.is_ascii_lowercase())
-}
-
-/// Returns true for a DNS subdomain (RFC 1123), whose labels may be longer than those of a DNS name.
-pub fn is_dns_subdomain(text: &str) -> bool {
-    let is_part = |part: &str| {
-        !part.is_empty()
-            && part
-                .chars()
-                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
-            && !part.starts_with('-')
-            && !part.ends_with('-')
-    };
-    text.len() <= 253 && text.split('.').all(is_part)
 }
 
 /// Returns true for the value of a label that is not empty.

@@ -16,16 +16,13 @@ pub fn apply_patch(
     let mut patched = object.clone();
     match kind {
         PatchKind::Json => {
-            let is_patch = body
-                .as_array()
-                .is_some_and(|operations| operations.iter().all(Value::is_object));
-            if !is_patch {
-                return Err(StatusError::bad_request(
-                    "error decoding patch: it is not a list of operations",
-                ));
-            }
-            let operations = body.as_array().into_iter().flatten();
+            let operations = body.as_array();
+            let operations = operations.filter(|list| list.iter().all(Value::is_object));
+            let operations = operations.ok_or_else(|| {
+                StatusError::bad_request("error decoding patch: it is not a list of operations")
+            })?;
             let operations: Vec<Value> = operations
+                .iter()
                 .filter(|operation| !expects_absence(operation, object))
                 .cloned()
                 .collect();

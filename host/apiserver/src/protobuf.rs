@@ -153,16 +153,18 @@ fn decode_message(known: &[MessageField], bytes: &[u8], object: &mut Map<String,
 
 /// Drops the zero values of fields that Go leaves out when it encodes an object of a built-in kind.
 pub fn drop_zero_values(object: &mut Value) {
-    let name = |field: &str| object[field].as_str().unwrap_or_default();
-    let message = message_name(name("apiVersion"), name("kind"));
-    drop_zero_fields(&message, object);
+    drop_zero_fields(&message_of(object), object);
 }
 
 /// Writes nulls for the empty lists that Go writes in any case.
 pub fn write_empty_lists(object: &mut Value) {
+    write_null_fields(&message_of(object), object);
+}
+
+/// The name of an object's message.
+fn message_of(object: &Value) -> String {
     let name = |field: &str| object[field].as_str().unwrap_or_default();
-    let message = message_name(name("apiVersion"), name("kind"));
-    write_null_fields(&message, object);
+    message_name(name("apiVersion"), name("kind"))
 }
 
 fn write_null_fields(message: &str, value: &mut Value) {

@@ -1,13 +1,15 @@
 //! The subresource `scale`: the number of replicas of an object, wherever its kind has it.
 
+use std::sync::Arc;
+
 use ostler_schema::FieldError;
 use serde_json::{Value, json};
 
-use crate::api::{Edit, RequestHandler, WriteOutcome, WriteParameters};
+use crate::api::{Edit, RequestHandler, WriteParameters};
 use crate::object::{metadata_text, set_field};
 use crate::patch;
 use crate::status::{ErrorSubject, StatusError};
-use crate::storage::StoredKey;
+use crate::storage::{StoredKey, StoredObject};
 
 /// Places of the replicas in objects of a kind, as JSON pointers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -134,8 +136,7 @@ impl RequestHandler {
         paths: &ScalePaths,
         key: &StoredKey,
     ) -> Result<Value, StatusError> {
-        let live = self.storage.get(&context.kind.resource, key);
-        let live = live.ok_or_else(|| StatusError::not_found(context.kind.subject(&key.name)))?;
+        let live = self.find_scaled(context, key)?;
         let has_replicas = live.value.pointer(&paths.spec).is_some();
         if context.kind.custom && !has_replicas {
             let path = paths.spec.replace('/', ".");
@@ -145,16 +146,24 @@ impl RequestHandler {
         Ok(paths.build_scale(&live.value))
     }
 
-    /// Changes the scale of an object, and returns the object and its scale.
+    fn find_scaled(
+        &self,
+        context: &WriteParameters<'_>,
+        key: &StoredKey,
+    ) -> Result<Arc<StoredObject>, StatusError> {
+        let live = self.storage.get(&context.kind.resource, key);
+        live.ok_or_else(|| StatusError::not_found(context.kind.subject(&key.name)))
+    }
+
+    /// Changes the scale of an object, and returns it.
     pub fn write_scale(
         &self,
         context: &WriteParameters<'_>,
         paths: &ScalePaths,
         key: &StoredKey,
         edit: &Edit,
-    ) -> Result<(WriteOutcome, Value), StatusError> {
-        let live = self.storage.get(&context.kind.resource, key);
-        let live = live.ok_or_else(|| StatusError::not_found(context.kind.subject(&key.name)))?;
+    ) -> Result<Value, StatusError> {
+        let live = self.find_scaled(context, key)?;
         let current = paths.build_scale(&live.value);
         let wanted = match edit {
             Edit::Replace(scale) => scale.clone(),
@@ -182,8 +191,7 @@ impl RequestHandler {
         let edit = Edit::Patch(crate::request::PatchKind::Merge, changed);
         let namespace = Some(key.namespace.as_str()).filter(|namespace| !namespace.is_empty());
         let outcome = self.edit_object(context, namespace, &key.name, &edit)?;
-        let scale = paths.build_scale(&outcome.object.value);
-        Ok((outcome, scale))
+        Ok(paths.build_scale(&outcome.object.value))
     }
 }
 

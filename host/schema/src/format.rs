@@ -36,8 +36,8 @@ pub(crate) fn matches_format(format: &str, text: &str) -> bool {
         "uuid5" => is_uuid(text, Some('5')),
         "hexcolor" => is_hex_color(text),
         "hostname" => is_hostname(text),
-        "k8s-short-name" => text.len() <= 63 && is_dns_label(text),
-        "k8s-long-name" => text.len() <= 253 && text.split('.').all(is_dns_label),
+        "k8s-short-name" => is_dns_label(text),
+        "k8s-long-name" => is_dns_subdomain(text),
         "email" => text
             .split_once('@')
             .is_some_and(|(user, host)| !user.is_empty() && !host.is_empty() && !host.contains('@')),
@@ -126,7 +126,17 @@ fn is_hex_color(text: &str) -> bool {
     matches!(digits.len(), 3 | 6) && digits.chars().all(|c| c.is_ascii_hexdigit())
 }
 
-fn is_dns_label(text: &str) -> bool {
+/// Returns true for a DNS label (RFC 1123), of at most 63 characters.
+pub fn is_dns_label(text: &str) -> bool {
+    text.len() <= 63 && is_label_text(text)
+}
+
+/// Returns true for a DNS subdomain (RFC 1123) as Kubernetes has it: of at most 253 characters, with labels of any length.
+pub fn is_dns_subdomain(text: &str) -> bool {
+    text.len() <= 253 && text.split('.').all(is_label_text)
+}
+
+fn is_label_text(text: &str) -> bool {
     !text.is_empty()
         && text
             .chars()

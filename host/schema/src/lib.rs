@@ -46,6 +46,7 @@ mod validation;
 pub use complete::{Completed, InvalidSchema, complete_value};
 pub use field_error::FieldError;
 pub use field_path::find_declared_field;
+pub use format::{is_dns_label, is_dns_subdomain};
 #[cfg(feature = "cel")]
 pub use rules::{Rules, TypeMeta};
 pub use schema::{LazySchema, ListType, Pattern, Schema, SchemaNode};

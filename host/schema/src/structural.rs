@@ -469,6 +469,10 @@ mod tests {
                 "properties[spec].anyOf[0].type",
             ),
             (
+                json!({"type": "object", "not": {"properties": {"a": {"minLength": 1}}}}),
+                "properties[a]",
+            ),
+            (
                 json!({"type": "object", "properties": {"metadata": {"type": "object", "properties": {"labels": {"type": "object"}}}}}),
                 "properties[metadata]",
             ),
@@ -487,6 +491,8 @@ mod tests {
             "metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 20}}},
             "spec": {
                 "type": "object", "required": ["port"], "oneOf": [{"required": ["port"]}, {"required": ["mode"]}],
+                // Only those of the root must be declared.
+                "not": {"properties": {"undeclared": {"minLength": 1}}},
                 "properties": {
                     "port": {"x-kubernetes-int-or-string": true, "anyOf": [{"type": "integer"}, {"type": "string"}]},
                     "mode": {"type": "string", "enum": ["a", "b"], "default": "a"},

@@ -59,10 +59,21 @@ impl Prometheus {
             || format!("Prometheus listens:\n{}", log()),
         )
         .await;
+        let client = reqwest::Client::builder().no_proxy().build().expect("a client");
+        // It listens before its API answers: 503 until its storage is open.
+        let ready = format!("http://{address}/-/ready");
+        wait_for(
+            async || {
+                let answer = client.get(&ready).send().await.ok()?;
+                answer.status().is_success().then_some(())
+            },
+            || format!("Prometheus is ready:\n{}", log()),
+        )
+        .await;
         Self {
             process,
             address,
-            client: reqwest::Client::builder().no_proxy().build().expect("a client"),
+            client,
             folder,
         }
     }
