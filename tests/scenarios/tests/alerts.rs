@@ -256,11 +256,11 @@ async fn faults_make_every_alert_fire_and_their_end_resolves_it(lab: Lab) {
     // What has happened before the first scrape is no increase.
     let scraped = async || {
         let series = prometheus
-            .query("ostler_component_rollbacks_total{plugin=\"hostile\"}")
+            .query("ostler_component_rollbacks_total{namespace=\"broken\", plugin=\"hostile\"}")
             .await;
         (!series.is_empty()).then_some(())
     };
-    wait_for(scraped, || "the hosts are scraped".to_owned()).await;
+    wait_for(scraped, || "the host that rolls back is scraped".to_owned()).await;
     let brittle: Vec<String> = (0..3).map(|i| format!("brittle-{i}")).collect();
     for name in &brittle {
         apply_hostile(&broken, name, "behave").await;
