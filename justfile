@@ -35,6 +35,10 @@ node *options:
 image *options:
     cargo xtask image {{options}}
 
+# What the registries of four languages would get: just publish --dry-run
+publish *options:
+    cargo xtask publish {{options}}
+
 # Write crds/ from the Rust types
 crds:
     cargo xtask crds

@@ -26,6 +26,7 @@ mod record;
 mod registry;
 mod replay;
 mod run;
+mod session;
 mod shutdown;
 mod status;
 mod suspend;

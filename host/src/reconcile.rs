@@ -219,6 +219,21 @@ impl Hash for GuestResult {
     }
 }
 
+/// Creates the engine, with the caches of the settings.
+fn new_engine(concurrency: u32, settings: &HostSettings) -> wasmtime::Result<Engine> {
+    let memory = settings.limits.memory.max(MAX_GRANTED_MEMORY);
+    #[cfg(feature = "dev")]
+    if let Some(functions) = &settings.functions {
+        return Engine::with_function_cache(concurrency, memory, functions, settings.inspect.clone());
+    }
+    Engine::new(
+        concurrency,
+        memory,
+        settings.cache.clone(),
+        settings.inspect.clone(),
+    )
+}
+
 impl Controller {
     /// Creates a controller, with an engine for as many concurrent calls as the memory budget has room for.
     pub fn new(
@@ -227,12 +242,7 @@ impl Controller {
         stats: Arc<ReconcileStats>,
         settings: Arc<HostSettings>,
     ) -> anyhow::Result<Self> {
-        let engine = Engine::new(
-            services.memory.max_calls(),
-            settings.limits.memory.max(MAX_GRANTED_MEMORY),
-            settings.cache.clone(),
-            settings.inspect.clone(),
-        );
+        let engine = new_engine(services.memory.max_calls(), &settings);
         let engine = engine
             .map_err(|e| anyhow::anyhow!("{e:#}"))
             .context("the WebAssembly engine")?;

@@ -2,6 +2,8 @@
 
 use std::{path::PathBuf, time::Duration};
 
+#[cfg(feature = "dev")]
+use crate::sandbox::engine::FunctionCache;
 use crate::{
     cache::informer,
     contract::limits::PluginLimits,
@@ -57,6 +59,9 @@ pub struct HostSettings {
     pub watch_linger: Duration,
     /// Cache of compiled components, and the process that compiles them; none compiles at each start, in this process.
     pub cache: Option<CompileCache>,
+    /// Cache of compiled functions, in the place of `cache`, for the sessions of authors.
+    #[cfg(feature = "dev")]
+    pub functions: Option<FunctionCache>,
     /// Host and port of the API server, as a metric label.
     pub api_server: String,
     /// Leader election; without it the host always leads.
@@ -90,6 +95,8 @@ impl Default for HostSettings {
             backoff: queue::RETRY_BACKOFF,
             watch_linger: Duration::from_secs(60),
             cache: None,
+            #[cfg(feature = "dev")]
+            functions: None,
             api_server: String::new(),
             election: None,
             record: recording::RecordingSettings::default(),

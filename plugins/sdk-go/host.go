@@ -24,7 +24,7 @@ func get(ref ObjectRef, projection wit.KubernetesProjection, into any) (bool, er
 	if failed != nil || bytes == nil {
 		return false, check(failed)
 	}
-	return true, json.Unmarshal(*bytes, into)
+	return true, Decode(*bytes, into)
 }
 
 // Selection selects the objects to list. The zero value selects all of them on the cluster of the reconciled object.
@@ -68,7 +68,7 @@ func RequireReady(ref ObjectRef, into any) error {
 	if failed != nil {
 		return check(failed)
 	}
-	return json.Unmarshal(bytes, into)
+	return Decode(bytes, into)
 }
 
 // RequireCondition reads an object whose condition of this type has this status for its current generation. It fails
@@ -78,7 +78,7 @@ func RequireCondition(ref ObjectRef, kind string, status ConditionStatus, into a
 	if failed != nil {
 		return check(failed)
 	}
-	return json.Unmarshal(bytes, into)
+	return Decode(bytes, into)
 }
 
 // ApplyOptions are the options of [ApplyWith].
@@ -102,7 +102,7 @@ func ApplyInto(object any, options ApplyOptions, into any) error {
 	if failed != nil {
 		return check(failed)
 	}
-	return json.Unmarshal(bytes, into)
+	return Decode(bytes, into)
 }
 
 // OnCluster returns the reference on another cluster: namespace and name of its Cluster, or the name of one in the
@@ -204,7 +204,7 @@ func Now() uint64 { return wit.ClockNow() }
 func Remaining() uint64 { return wit.ClockRemaining() }
 
 // Config parses the configuration of the plugin.
-func Config(into any) error { return json.Unmarshal(wit.ConfigGet(), into) }
+func Config(into any) error { return Decode(wit.ConfigGet(), into) }
 
 // Counter adds to a counter.
 func Counter(name string, delta uint64) { wit.MetricsCounter(name, delta) }

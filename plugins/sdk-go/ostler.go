@@ -299,7 +299,7 @@ func (r Reconciler[Spec]) describe() wit.ReconcilerReconciledKind {
 
 func (r Reconciler[Spec]) run(bytes []byte, cleanup bool) (*Outcome, error) {
 	var object Object[Spec]
-	if err := json.Unmarshal(bytes, &object); err != nil {
+	if err := Decode(bytes, &object); err != nil {
 		return nil, Terminal("InvalidSpec", err.Error())
 	}
 	if !cleanup {

@@ -107,6 +107,15 @@ export interface Delivery {
 }
 /** Builds the `messages` that a module exports; a message may be delivered more than once. */
 export function messageHandler(handle: (delivery: Delivery, host: Host) => Disposition): object;
+/**
+ * Builds the `lifecycle` that a module exports: hooks that run before the first reconcile of a build. `initialize` must be
+ * idempotent. `upgrade` returns the whole object with other labels or annotations, or nothing. The host repeats a hook that throws
+ * an error of the host or a failure.
+ */
+export function lifecycleHooks(hooks: {
+  initialize?: (host: Host) => void;
+  upgrade?: (object: KubernetesObject, host: Host) => KubernetesObject | null | void;
+}): object;
 export interface Preconditions { uid?: string; resourceVersion?: string }
 export interface Host {
   get(ref: Reference, options?: { fields?: string[]; live?: boolean }): KubernetesObject | null;

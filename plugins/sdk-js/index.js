@@ -12,10 +12,10 @@ import metrics from "ostler:plugin/metrics@0.1.0";
 import permits from "ostler:plugin/permits@0.1.0";
 import references from "ostler:plugin/references@0.1.0";
 import status from "ostler:plugin/status@0.1.0";
-import { decode, encode } from "./runtime.js";
+import { decode, encode, parseJson, stringifyJson } from "./runtime.js";
 
-const parse = (bytes) => JSON.parse(decode(bytes));
-const json = (value) => encode(JSON.stringify(value));
+const parse = (bytes) => parseJson(decode(bytes));
+const json = (value) => encode(stringifyJson(value));
 const given = (value) => value ?? null;
 
 const condition = (status) => (type, reason, message) => ({ type, status, reason, message });
@@ -297,7 +297,7 @@ export const retryAfter = (milliseconds) => ({ tag: "retry-after", val: millisec
 /** The message can never be handled, and is dead-lettered with this reason. */
 export const reject = (reason) => ({ tag: "reject", val: reason });
 
-// Integers of 64 bits are passed as BigInt, which JSON.stringify refuses.
+// Integers of 64 bits are BigInt in the contract.
 const number = (value) => (typeof value === "bigint" ? Number(value) : value);
 
 /** A message that was delivered. */
@@ -336,6 +336,33 @@ export function messageHandler(handle) {
         throw e;
       }
     },
+  };
+}
+
+/**
+ * Builds the `lifecycle` that a module exports. `initialize(host)` prepares the plugin before the first reconcile, whenever a host
+ * becomes the leader or loads another build; it must be idempotent, and there is no reconciled object: references need a
+ * namespace. `upgrade(object, host)` upgrades an object that an earlier version stored, and returns the whole object, or nothing
+ * if there is nothing to change; only labels and annotations may differ. The objects of the plugin wait until the hooks have
+ * succeeded: the host repeats one that throws an error of the host or a failure.
+ */
+export function lifecycleHooks({ initialize, upgrade }) {
+  const run = (step) => {
+    try {
+      return step();
+    } catch (e) {
+      if (e instanceof HostError) throw { tag: e.tag, val: e.val };
+      if (e instanceof Failure) throw { tag: "unavailable", val: e.message };
+      logBug(e);
+      throw e;
+    }
+  };
+  return {
+    initialize: () => run(() => void initialize?.(host)),
+    upgrade: (object) => run(() => {
+      const upgraded = upgrade?.(parse(object), host);
+      return upgraded ? json(upgraded) : null;
+    }),
   };
 }
 

@@ -9,7 +9,7 @@ import { pathToFileURL } from "node:url";
 // Node has no host, so the imports of its functions are replaced.
 const folder = mkdtempSync(join(tmpdir(), "ostler-sdk-"));
 const text = readFileSync(new URL("index.js", import.meta.url), "utf8");
-const codec = "const decode = (b) => new TextDecoder().decode(b), encode = (t) => new TextEncoder().encode(t);";
+const codec = "const decode = (b) => new TextDecoder().decode(b), encode = (t) => new TextEncoder().encode(t), parseJson = JSON.parse, stringifyJson = JSON.stringify;";
 const source = text
   .replace(/^import \{ decode.*$/m, codec)
   .replace(/^import (\w+) from "ostler:.*$/gm, "const $1 = globalThis.stubs.$1 ?? {};");

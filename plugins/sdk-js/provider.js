@@ -3,7 +3,7 @@
 import { awaitChange, Failure, HostError, poll, reference, secret, terminal, wait } from "./index.js";
 import { mergeFailures, OWNER_LABEL } from "./provision.js";
 import { hashBytes } from "./sha256.js";
-import { decode, encode } from "./runtime.js";
+import { decode, encode, parseJson } from "./runtime.js";
 
 /** The host's own cluster: the platform cluster, with the configuration, the requests and the `Cluster` objects. */
 const PLATFORM = "in-cluster";
@@ -62,7 +62,7 @@ function toFailure(e) {
 
 /** Adds the state to the status fields of the domain, which replace those before. Without any, all fields stay. */
 function keepState(result, state) {
-  return result?.status ? result.withStatus({ ...JSON.parse(decode(result.status)), provider: state }) : result;
+  return result?.status ? result.withStatus({ ...parseJson(decode(result.status)), provider: state }) : result;
 }
 
 /** Calls all functions, and returns their results, or throws their failures as one. */

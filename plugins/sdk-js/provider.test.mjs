@@ -12,7 +12,7 @@ const folder = mkdtempSync(join(tmpdir(), "ostler-sdk-"));
 after(() => rmSync(folder, { recursive: true }));
 const decode = (bytes) => JSON.parse(new TextDecoder().decode(bytes));
 const encode = (value) => new TextEncoder().encode(JSON.stringify(value));
-const codec = "const decode = (b) => new TextDecoder().decode(b), encode = (t) => new TextEncoder().encode(t);";
+const codec = "const decode = (b) => new TextDecoder().decode(b), encode = (t) => new TextEncoder().encode(t), parseJson = JSON.parse, stringifyJson = JSON.stringify;";
 writeFileSync(join(folder, "package.json"), '{"type": "module"}');
 for (const file of ["index.js", "provision.js", "provider.js", "sha256.js"]) {
   const source = read(file)

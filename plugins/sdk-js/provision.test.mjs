@@ -12,7 +12,7 @@ const folder = mkdtempSync(join(tmpdir(), "ostler-sdk-"));
 after(() => rmSync(folder, { recursive: true }));
 const decode = (bytes) => JSON.parse(new TextDecoder().decode(bytes));
 const encode = (value) => new TextEncoder().encode(JSON.stringify(value));
-const codec = "const decode = (b) => new TextDecoder().decode(b), encode = (t) => new TextEncoder().encode(t);";
+const codec = "const decode = (b) => new TextDecoder().decode(b), encode = (t) => new TextEncoder().encode(t), parseJson = JSON.parse, stringifyJson = JSON.stringify;";
 const source = read("index.js")
   .replace(/^import \{ decode.*$/m, codec)
   .replace(/^import (\w+) from "ostler:.*$/gm, "const $1 = globalThis.stubs.$1 ?? {};");

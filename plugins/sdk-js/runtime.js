@@ -69,3 +69,33 @@ globalThis.Date = class Date extends Native {
   }
   static now = now;
 };
+
+/** The field that stands for an integer in JSON text on its way to or from a BigInt. */
+const INTEGER = "$ostler.integer";
+const MARKED_INTEGERS = /\{"\$ostler\.integer":"(-?\d+)"\}/g;
+const TOKENS = /"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
+
+/** Parses JSON. An integer that a number cannot represent exactly is a BigInt, for example a quantity of bytes above 2^53. */
+export function parseJson(text) {
+  // The replacement costs as much as parsing: few texts have an integer of 16 digits.
+  if (!/\d{16}/.test(text)) return JSON.parse(text);
+  let found = false;
+  const marked = text.replace(TOKENS, (token) => {
+    if (token[0] === '"' || !/^-?\d{16,}$/.test(token) || Number.isSafeInteger(Number(token))) return token;
+    found = true;
+    return `{"${INTEGER}":"${token}"}`;
+  });
+  if (!found) return JSON.parse(text);
+  return JSON.parse(marked, (_, value) => (typeof value?.[INTEGER] === "string" ? BigInt(value[INTEGER]) : value));
+}
+
+/** Writes JSON, in which a BigInt is an integer. */
+export function stringifyJson(value) {
+  let found = false;
+  const text = JSON.stringify(value, (_, inner) => {
+    if (typeof inner !== "bigint") return inner;
+    found = true;
+    return { [INTEGER]: `${inner}` };
+  });
+  return found ? text.replace(MARKED_INTEGERS, "$1") : text;
+}

@@ -12,18 +12,9 @@ import textwrap
 import traceback
 import types
 import typing
-from unittest.mock import MagicMock
 
 sys.dont_write_bytecode = True
 sys.path[:0] = sys.argv[1:]
-# There is no host, so the modules of its functions are replaced.
-_exports = types.SimpleNamespace(Reconciler=object, Messages=object, reconciler=MagicMock(), messages=MagicMock())
-_imports = MagicMock()
-sys.modules["componentize_py_types"] = types.SimpleNamespace(Err=type("Err", (Exception,), {}))
-sys.modules["wit_world"] = types.SimpleNamespace(exports=_exports, imports=_imports)
-sys.modules["wit_world.exports"] = _exports
-sys.modules["wit_world.imports"] = _imports
-
 from ostler_types import Schema, encode, field_types, has_default, json_name, optional_of  # noqa: E402
 
 PRIMITIVES = {

@@ -4,7 +4,10 @@ when the plugin does not catch it."""
 import json
 import traceback
 
-from componentize_py_types import Err
+try:
+    from componentize_py_types import Err
+except ModuleNotFoundError:  # Outside of a component, in a native test.
+    from ostler_testing import Err
 from ostler_types import Object, column, encode, schema
 from wit_world import exports
 from wit_world.exports import reconciler
@@ -19,7 +22,7 @@ except ImportError:  # The world of a plugin without a message handler.
 
 __all__ = [
     "Delivery", "Failure", "Host", "HostError", "Kind", "Object", "Outcome", "Response", "ack", "after", "at", "await_change",
-    "column", "event_match", "false_condition", "message_handler", "plugin", "poll", "reference", "reject", "retry",
+    "column", "event_match", "false_condition", "lifecycle_hooks", "message_handler", "plugin", "poll", "reference", "reject", "retry",
     "retry_after", "schema", "secret", "substitution", "terminal", "throttled", "true_condition", "unknown_condition", "wait",
 ]
 
@@ -477,6 +480,37 @@ def message_handler(handle):
                 raise
 
     return Messages
+
+
+def lifecycle_hooks(initialize=None, upgrade=None):
+    """Returns the class that a plugin's module exports as `Lifecycle`: hooks that run before the first reconcile of a build.
+    `initialize(host)` prepares the plugin whenever a host becomes the leader or loads another build; it must be idempotent, and
+    there is no reconciled object: references need a namespace. `upgrade(object, host)` upgrades an object, a dict, that an
+    earlier version stored, and returns the whole object, or None if there is nothing to change; only labels and annotations may
+    differ. The objects of the plugin wait until the hooks have succeeded: the host repeats one that raises an error of the host
+    or a failure."""
+
+    def run(step, *parameters):
+        try:
+            return step(*parameters, Host())
+        except HostError as e:
+            raise Err(e.error) from None
+        except Failure as e:
+            raise Err(types.Error_Unavailable(e.message)) from None
+        except Exception as e:
+            _log_bug(e)
+            raise
+
+    class Lifecycle(exports.Lifecycle):
+        def initialize(self):
+            if initialize:
+                run(initialize)
+
+        def upgrade(self, object):
+            upgraded = run(upgrade, json.loads(object)) if upgrade else None
+            return None if upgraded is None else _json(upgraded)
+
+    return Lifecycle
 
 
 def _log_bug(error):

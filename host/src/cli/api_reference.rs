@@ -780,6 +780,9 @@ fn metrics_and_annotations_of_the_guides_exist() {
             "ostler_provision",
             "ostler.dev/sdk",
             "ostler.dev/sdk/messages",
+            "ostler.dev/sdk/ostlertest",
+            "ostler_testing",
+            "ostler_testing.py",
         ]
         .map(str::to_owned),
     );

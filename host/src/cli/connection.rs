@@ -32,7 +32,9 @@ use tokio::{
 };
 use tower::{BoxError, Service, ServiceBuilder};
 
-use super::{addresses::DEFAULT_ADMIN_ADDRESS, is_kubectl_plugin, kubeconfig::KubeContext};
+use super::{
+    addresses::DEFAULT_ADMIN_ADDRESS, is_kubectl_plugin, kubeconfig::KubeContext, session::DevSession,
+};
 use crate::{
     client::server_verifier::UnsignedVerifier,
     kube::well_known::{bookkeeping::SECURE_ENDPOINT, environment},
@@ -66,8 +68,8 @@ impl ClusterConnection {
 #[derive(Args)]
 pub struct HostAddress {
     /// URL of the host's admin server. One with `https://` is its secure address, where the credentials of the kubeconfig are used.
-    /// Defaults to the leader of the cluster for `kubectl ostler` and with one of the options below, and otherwise to
-    /// 127.0.0.1:8081 if a process listens there.
+    /// Defaults to the leader of the cluster for `kubectl ostler` and with one of the options below, and otherwise to the running
+    /// `ostler plugin dev` of the project in the working directory, or to 127.0.0.1:8081 if a process listens there.
     #[arg(long, env = environment::OSTLER_ADMIN, value_name = "URL")]
     admin: Option<String>,
     #[command(flatten)]
@@ -102,16 +104,18 @@ impl HostAddress {
     /// # Errors
     /// The address is no URL, or the leader can't be found.
     pub async fn connect(&self) -> anyhow::Result<HostClient> {
-        match &self.admin {
+        // An empty variable counts as none.
+        let admin = self.admin.clone().filter(|url| !url.is_empty());
+        match admin.or_else(|| self.find_session()) {
             Some(url) if url.starts_with("https://") => {
                 let config = self.cluster.context.load().await?;
                 let api_server = kube::Client::try_from(config.clone())?;
                 let endpoint = find_leader(&api_server, &config, &self.cluster).await?;
                 let mut http = HttpConnector::new();
                 http.enforce_http(false);
-                build_client(config, url, &endpoint, http)
+                build_client(config, &url, &endpoint, http)
             }
-            Some(url) => connect_plainly(url),
+            Some(url) => connect_plainly(&url),
             None if self.is_local().await => connect_plainly(&DEFAULT_ADMIN_ADDRESS.to_string()),
             None => {
                 let config =
@@ -139,8 +143,21 @@ impl HostAddress {
         }
     }
 
+    /// True if the user asks for the host of a cluster.
+    fn is_in_cluster(&self) -> bool {
+        is_kubectl_plugin() || self.cluster.is_named()
+    }
+
+    /// The admin server of the running session of the project in the working directory.
+    fn find_session(&self) -> Option<String> {
+        if self.is_in_cluster() {
+            return None;
+        }
+        DevSession::find().map(|session| session.admin)
+    }
+
     async fn is_local(&self) -> bool {
-        if is_kubectl_plugin() || self.cluster.is_named() {
+        if self.is_in_cluster() {
             return false;
         }
         let connected = tokio::time::timeout(PROBE_TIMEOUT, TcpStream::connect(DEFAULT_ADMIN_ADDRESS)).await;

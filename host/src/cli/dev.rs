@@ -1,16 +1,13 @@
 //! `ostler dev`: runs a host with an embedded API server.
 
-use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    path::PathBuf,
-};
+use std::{net::SocketAddr, path::PathBuf};
 
 use anyhow::Context;
 use clap::Args;
-use ipnet::IpNet;
 use tracing::info;
 
 use super::{Common, kubeconfig::load_kubeconfig, serve_host};
+use crate::policy::network::loopback_networks;
 
 /// Arguments of `ostler dev`.
 #[derive(Args)]
@@ -32,9 +29,7 @@ impl DevCommand {
     /// Runs until a signal or an error ends it.
     pub async fn run(mut self) -> anyhow::Result<()> {
         // Upstreams under development run on this machine.
-        self.common
-            .networks
-            .extend([IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()].map(IpNet::from));
+        self.common.networks.extend(loopback_networks());
         let options = ostler_apiserver::ServerOptions {
             listen: self.listen,
             tls: self.tls,

@@ -10,12 +10,17 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
-use super::{kubeconfig::KubeContext, read_grants, table::supports_colours};
+use super::{
+    kubeconfig::{KubeContext, load_kubeconfig},
+    read_grants,
+    session::DevSession,
+    table::supports_colours,
+};
 use crate::{
     client::{api::ApiClient, connection::connect},
     host::HostSettings,
     plan::{PlanReport, PlanRequest, plan},
-    policy::rbac::HOST_NAMESPACE,
+    policy::{network::loopback_networks, rbac::HOST_NAMESPACE},
     sandbox::engine::CompileCache,
     upstream::DigestKey,
 };
@@ -44,9 +49,10 @@ pub struct PlanCommand {
     /// planned.
     #[arg(long = "plugin", value_name = "FILE")]
     builds: Vec<PathBuf>,
-    /// Directory of components and their configurations.
-    #[arg(long, default_value = "plugins", value_name = "DIRECTORY")]
-    plugin_dir: PathBuf,
+    /// Directory of components and their configurations. Defaults to `plugins`; in the folder of a project for which `ostler plugin
+    /// dev` runs, the plan is by default about that: its cluster, its component and its permissions.
+    #[arg(long, value_name = "DIRECTORY")]
+    plugin_dir: Option<PathBuf>,
     /// File with the permissions of each plugin. Without it, plugins from the plugin directory are denied everything.
     #[arg(long, value_name = "FILE")]
     grants: Option<PathBuf>,
@@ -88,7 +94,14 @@ enum Output {
 impl PlanCommand {
     /// Computes the plan and prints it.
     pub async fn run(self) -> anyhow::Result<ExitCode> {
-        let config = self.context.load().await?;
+        let session = match self.context.is_named() || self.plugin_dir.is_some() {
+            true => None,
+            false => DevSession::find(),
+        };
+        let config = match &session {
+            Some(session) => load_kubeconfig(Some(session.kubeconfig.clone())).await?,
+            None => self.context.load().await?,
+        };
         let mut files = Vec::new();
         for path in &self.files {
             read_objects(path, &mut files)?;
@@ -115,13 +128,20 @@ impl PlanCommand {
                 DigestKey::find_namespace(&reader, &candidates).await.to_owned()
             }
         };
+        let mut network = self.networks;
+        let (mut plugins, mut grants) = (self.plugin_dir, self.grants);
+        if let Some(session) = session {
+            plugins = Some(session.plugins);
+            grants = grants.or(Some(session.grants));
+            network.extend(loopback_networks());
+        }
         let settings = HostSettings {
-            plugins: self.plugin_dir,
+            plugins: plugins.unwrap_or_else(|| "plugins".into()),
             plugin_selector: self.plugin_selector,
             own_namespace: Some(own_namespace),
             plain_http: self.plain_http,
-            grants: read_grants(self.grants.as_deref())?,
-            network: self.networks,
+            grants: read_grants(grants.as_deref())?,
+            network,
             workers: 1,
             cache: self.cache_dir.map(|directory| CompileCache {
                 directory,

@@ -10,6 +10,7 @@ mod deploy;
 mod dev;
 #[cfg(feature = "dev")]
 mod expectation;
+mod grants;
 mod inspect;
 mod install;
 #[cfg(feature = "dev")]
@@ -17,6 +18,8 @@ mod new;
 #[cfg(feature = "dev")]
 mod project;
 mod push;
+#[cfg(feature = "dev")]
+mod simulated_upstream;
 #[cfg(feature = "dev")]
 mod stage;
 #[cfg(feature = "dev")]
@@ -40,7 +43,7 @@ pub enum PluginCommand {
     /// Build the component of a plugin.
     #[cfg(feature = "dev")]
     Build(build::PluginBuildCommand),
-    /// Write the CRDs of a Rust plugin's types into crds/.
+    /// Write the CRDs of a plugin's types into crds/.
     #[cfg(feature = "dev")]
     Crds(crds::Crds),
     /// Test a plugin: run its own tests, then its component in a host with an embedded API server.
@@ -54,6 +57,8 @@ pub enum PluginCommand {
     Deploy(Box<deploy::Deploy>),
     /// Inspect a component: name, kinds, requested permissions, imported functions, and size by section.
     Inspect(inspect::PluginInspectCommand),
+    /// Print the grants that a component asks for.
+    Grants(grants::PluginGrantsCommand),
     /// Push a component to an OCI registry, and optionally sign it.
     Push(push::Push),
     /// Install or upgrade a plugin: its Plugin object, service account and roles.
@@ -75,9 +80,12 @@ impl PluginCommand {
             Self::Test(_) => std::env::var_os(environment::OSTLER_LOG).map(|_| LogFormat::Pretty),
             #[cfg(feature = "dev")]
             Self::New(_) | Self::Build(_) | Self::Crds(_) | Self::Deploy(_) => None,
-            Self::Inspect(_) | Self::Push(_) | Self::Verify(_) | Self::Install(_) | Self::Uninstall(_) => {
-                None
-            }
+            Self::Inspect(_)
+            | Self::Grants(_)
+            | Self::Push(_)
+            | Self::Verify(_)
+            | Self::Install(_)
+            | Self::Uninstall(_) => None,
         }
     }
 
@@ -97,6 +105,7 @@ impl PluginCommand {
             #[cfg(feature = "dev")]
             Self::Deploy(deploy) => deploy.run().await,
             Self::Inspect(inspect) => inspect.run().await,
+            Self::Grants(grants) => grants.run().await,
             Self::Push(push) => push.run().await,
             Self::Install(install) => install.run().await,
             Self::Uninstall(uninstall) => uninstall.run().await,

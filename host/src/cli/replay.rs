@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 
 use super::{
     ask::OutputFormat,
+    session::DevSession,
     table::{Shade, shade_text},
 };
 use crate::{
@@ -33,9 +34,9 @@ pub struct ReplayCommand {
     /// Component to run. Without it, the recorded build is looked up in --plugin-dir.
     #[arg(long, value_name = "WASM")]
     plugin: Option<PathBuf>,
-    /// Directory of components.
-    #[arg(long, default_value = "plugins", value_name = "DIRECTORY")]
-    plugin_dir: PathBuf,
+    /// Directory of components. Defaults to `plugins`, or in the folder of a project to that of the running `ostler plugin dev`.
+    #[arg(long, value_name = "DIRECTORY")]
+    plugin_dir: Option<PathBuf>,
     /// Output format.
     #[arg(short, long, value_enum, default_value = "table")]
     output: OutputFormat,
@@ -100,8 +101,11 @@ impl ReplayCommand {
         if let Some(path) = &self.plugin {
             return read(path);
         }
-        let folder = self.plugin_dir.display();
-        let entries = std::fs::read_dir(&self.plugin_dir).map_err(|e| {
+        let session = || DevSession::find().map(|session| session.plugins);
+        let directory = self.plugin_dir.clone().or_else(session);
+        let directory = directory.unwrap_or_else(|| "plugins".into());
+        let folder = directory.display();
+        let entries = std::fs::read_dir(&directory).map_err(|e| {
             format!("--plugin-dir {folder}: {e}; set it to the folder with the components, or name one with --plugin")
         })?;
         for entry in entries.flatten() {

@@ -64,10 +64,15 @@ impl PanicReport {
                 .map(|(_, value)| &**value)
         };
         let location = field(LOCATION_FIELD)?;
+        let stack = field(STACK_FIELD).unwrap_or_default();
+        let location = match location {
+            "" => find_location(stack).unwrap_or_default(),
+            known => known,
+        };
         Some(Self {
             message: join_words(message, MAX_MESSAGE_BYTES),
             location: join_words(location, MAX_MESSAGE_BYTES),
-            stack: clean_stack(field(STACK_FIELD).unwrap_or_default()),
+            stack: clean_stack(stack),
         })
     }
 }
@@ -80,6 +85,19 @@ impl fmt::Display for PanicReport {
         }
         Ok(())
     }
+}
+
+/// Modules whose functions in a stack trace of Go are not the author's: the runtime, and the SDK.
+const OTHER_MODULES: [&str; 2] = ["runtime/", "ostler.dev"];
+
+/// The file and line of the innermost function of the author in a stack trace of Go, whose runtime reports the panics of goroutines
+/// without them. Each function has a line like `\tmodule/main.go:12 +0x3`, those of the runtime and of the SDK among them.
+fn find_location(stack: &str) -> Option<&str> {
+    let places = stack
+        .lines()
+        .filter_map(|line| line.strip_prefix('\t')?.split_whitespace().next());
+    let is_own = |place: &&str| !OTHER_MODULES.iter().any(|module| place.starts_with(module));
+    places.filter(is_own).find(|place| place.contains(".go:"))
 }
 
 /// A text on one line and without control characters, which would forge lines of a log or control a terminal.
@@ -179,6 +197,15 @@ mod tests {
         assert_eq!(unknown.to_string(), "boom");
         let long = PanicReport::from_line(&"ä".repeat(MAX_MESSAGE_BYTES), &fields).expect("a report");
         assert_eq!(long.message.len(), MAX_MESSAGE_BYTES);
+    }
+
+    #[test]
+    fn location_that_is_not_reported_is_that_of_the_trace() {
+        let stack = "panic: boom\n\ngoroutine 6 [running]:\npanic({0x1, 0x2})\n\truntime/panic.go:770 +0x3\nmain.reconcile.func1()\n\
+                     \thello/main.go:12 +0x3\ncreated by main.reconcile in goroutine 1\n\thello/main.go:10 +0x2\n";
+        let fields = [field(LOCATION_FIELD, ""), field(STACK_FIELD, stack)];
+        let report = PanicReport::from_line("boom", &fields).expect("a report");
+        assert_eq!(report.to_string(), "boom (hello/main.go:12)");
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use std::{
     fmt,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::{Arc, LazyLock},
     time::Duration,
 };
@@ -66,6 +66,11 @@ impl Default for NetworkGrant {
             public: default_public(),
         }
     }
+}
+
+/// The networks of the loopback interface, on which servers under development listen.
+pub fn loopback_networks() -> [IpNet; 2] {
+    [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()].map(IpNet::from)
 }
 
 /// Parses a network in CIDR notation, or one address.

@@ -5,6 +5,8 @@ mod compile_cache;
 mod config;
 mod cpu_meter;
 mod epoch_ticker;
+#[cfg(feature = "dev")]
+mod function_cache;
 mod store_limiter;
 mod trap;
 mod wasi;
@@ -22,6 +24,8 @@ use wasmtime::{
 use wasmtime_wasi::{ResourceTable, WasiCtx, WasiCtxView, WasiView};
 
 pub use self::compile_cache::CompileCache;
+#[cfg(feature = "dev")]
+pub use self::function_cache::FunctionCache;
 use self::{
     config::{PoolSize, build_config},
     cpu_meter::{CpuMeter, MeteredFuture},
@@ -191,13 +195,40 @@ impl Engine {
         cache: Option<CompileCache>,
         inspector: Option<Inspector>,
     ) -> wasmtime::Result<Self> {
-        let config = |pool| build_config(pool, inspector.is_some());
-        let engine = match wasmtime::Engine::new(&config(Some(PoolSize { concurrency, memory }))) {
+        Self::build(concurrency, memory, cache, inspector, |_| Ok(()))
+    }
+
+    /// An engine like [`Engine::new`] that compiles only the functions of a component which the cache does not have.
+    #[cfg(feature = "dev")]
+    pub fn with_function_cache(
+        concurrency: u32,
+        memory: usize,
+        functions: &FunctionCache,
+        inspector: Option<Inspector>,
+    ) -> wasmtime::Result<Self> {
+        Self::build(concurrency, memory, None, inspector, |config| {
+            functions.enable(config)
+        })
+    }
+
+    fn build(
+        concurrency: u32,
+        memory: usize,
+        cache: Option<CompileCache>,
+        inspector: Option<Inspector>,
+        configure: impl Fn(&mut wasmtime::Config) -> wasmtime::Result<()>,
+    ) -> wasmtime::Result<Self> {
+        let new_engine = |pool| {
+            let mut config = build_config(pool, inspector.is_some());
+            configure(&mut config)?;
+            wasmtime::Engine::new(&config)
+        };
+        let engine = match new_engine(Some(PoolSize { concurrency, memory })) {
             Ok(engine) => engine,
             Err(e) => {
                 // Some machines can't reserve that much address space. Calls take a little longer without the pool.
                 tracing::warn!(error = format!("{e:#}"), "instance pool unavailable");
-                wasmtime::Engine::new(&config(None))?
+                new_engine(None)?
             }
         };
         let mut linker = Linker::new(&engine);

@@ -11,16 +11,32 @@ pub const WIT_FILES: [(&str, &str); 4] = [
     ("world.wit", include_str!("../../../wit/world.wit")),
 ];
 
-/// World of a plugin.
-pub const PLUGIN_WORLD: &str = "plugin";
+/// World of a plugin that exports all that a plugin may export; `wit/` has those that export less.
+pub const FULL_WORLD: (&str, &str) = (
+    "full.wit",
+    "package ostler:plugin@0.1.0;\nworld full-plugin { include messaging-plugin; include lifecycle-plugin; }\n",
+);
 
-/// World of a plugin that also handles messages.
-pub const MESSAGING_WORLD: &str = "messaging-plugin";
+/// Interfaces that a plugin exports besides the reconciler.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OptionalExports {
+    /// The message handler.
+    pub messages: bool,
+    /// The life-cycle hooks.
+    pub lifecycle: bool,
+}
 
-/// Returns the world of a plugin, by whether it exports a message handler.
-#[must_use]
-pub fn plugin_world(messages: bool) -> &'static str {
-    if messages { MESSAGING_WORLD } else { PLUGIN_WORLD }
+impl OptionalExports {
+    /// Returns the world of a plugin with these exports.
+    #[must_use]
+    pub fn world(self) -> &'static str {
+        match (self.messages, self.lifecycle) {
+            (false, false) => "plugin",
+            (true, false) => "messaging-plugin",
+            (false, true) => "lifecycle-plugin",
+            (true, true) => "full-plugin",
+        }
+    }
 }
 
 /// Resolves the contract together with other WIT files, and finds a world in it.
@@ -29,7 +45,7 @@ pub fn plugin_world(messages: bool) -> &'static str {
 /// When one of the other files does not parse, or there is no such world.
 pub fn resolve_world(others: &[(&str, &str)], world: &str) -> Result<(Resolve, WorldId)> {
     let mut map = SourceMap::new();
-    for (name, text) in WIT_FILES.iter().chain(others) {
+    for (name, text) in WIT_FILES.iter().chain([&FULL_WORLD]).chain(others) {
         map.push_str(name, *text);
     }
     let group = map.parse().map_err(|(_, e)| anyhow!("{e}"))?;

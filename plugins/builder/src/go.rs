@@ -24,13 +24,15 @@ const ADAPTER_WORLD: (&str, &str) = (
 );
 const ADAPTER_WAT: &str = include_str!("go/wasip1.wat");
 
-/// Entry point of the message handler in a core module.
+/// Entry points of the message handler and of the life-cycle hooks in a core module.
 const MESSAGES_ENTRY_POINT: &str = "ostler:plugin/messages@0.1.0#handle";
+const LIFECYCLE_ENTRY_POINT: &str = "ostler:plugin/lifecycle@0.1.0#initialize";
 
 /// Files of the SDK.
-pub(crate) const SDK_FILES: [(&str, &str); 12] = [
+pub(crate) const SDK_FILES: [(&str, &str); 16] = [
     ("go.mod", include_str!("../../sdk-go/go.mod")),
     ("host.go", include_str!("../../sdk-go/host.go")),
+    ("json.go", include_str!("../../sdk-go/json.go")),
     ("ostler.go", include_str!("../../sdk-go/ostler.go")),
     ("provider.go", include_str!("../../sdk-go/provider.go")),
     ("provision.go", include_str!("../../sdk-go/provision.go")),
@@ -38,12 +40,38 @@ pub(crate) const SDK_FILES: [(&str, &str); 12] = [
     ("wit/memory.go", include_str!("../../sdk-go/wit/memory.go")),
     ("wit/types.go", include_str!("../../sdk-go/wit/types.go")),
     ("wit/abi.go", include_str!("../../sdk-go/wit/abi.go")),
+    ("wit/panics.go", include_str!("../../sdk-go/wit/panics.go")),
     ("wit/native.go", include_str!("../../sdk-go/wit/native.go")),
     (
         "messages/messages.go",
         include_str!("../../sdk-go/messages/messages.go"),
     ),
     ("messages/abi.go", include_str!("../../sdk-go/messages/abi.go")),
+    (
+        "lifecycle/lifecycle.go",
+        include_str!("../../sdk-go/lifecycle/lifecycle.go"),
+    ),
+    ("lifecycle/abi.go", include_str!("../../sdk-go/lifecycle/abi.go")),
+];
+
+/// Files of the SDK for native tests, which no component has.
+pub(crate) const TEST_FILES: [(&str, &str); 4] = [
+    (
+        "ostlertest/host.go",
+        include_str!("../../sdk-go/ostlertest/host.go"),
+    ),
+    (
+        "ostlertest/objects.go",
+        include_str!("../../sdk-go/ostlertest/objects.go"),
+    ),
+    (
+        "ostlertest/readiness.go",
+        include_str!("../../sdk-go/ostlertest/readiness.go"),
+    ),
+    (
+        "ostlertest/selectors.go",
+        include_str!("../../sdk-go/ostlertest/selectors.go"),
+    ),
 ];
 
 /// Builds the Go module in a folder.
@@ -93,6 +121,7 @@ fn new_command(program: &str, arguments: &[&str]) -> Command {
 /// When it can't be written.
 pub fn write_workspace(dir: &BuildDir) -> Result<std::path::PathBuf> {
     let sdk = dir.write_files("sdk", &SDK_FILES)?;
+    dir.write_files("sdk", &TEST_FILES)?;
     let text = format!("go 1.24\n\nuse {:?}\nuse {:?}\n", dir.source, sdk);
     Ok(dir.write_files(".", &[("go.work", &text)])?.join("go.work"))
 }
@@ -108,8 +137,8 @@ pub fn test_command(folder: &Path) -> Result<Command> {
     Ok(command)
 }
 
-/// Program that prints the kinds of a plugin's types.
-const CRDS_PROGRAM: (&str, &str) = ("crds/main.go", include_str!("../../sdk-go/crds/main.go"));
+/// Program that prints the kinds of a plugin's types. Go leaves out folders with such a name, of which `./...` stands for all.
+const CRDS_PROGRAM: (&str, &str) = ("_crds/main.go", include_str!("../../sdk-go/crds/main.go"));
 
 /// Returns the command that prints the kinds of a plugin's types.
 ///
@@ -158,9 +187,12 @@ fn compile_component(dir: &BuildDir, progress: &mut dyn FnMut(&str)) -> Result<V
 
 /// Encodes a module of Go's compiler as a component, with the adapter in place of WASI.
 fn encode_component(module: &[u8]) -> Result<Vec<u8>> {
-    // The package `messages` of the SDK has the entry point: importing it makes the plugin handle messages.
-    let messages = exports_function(module, MESSAGES_ENTRY_POINT)?;
-    let (resolve, world) = contract::resolve_world(&[], contract::plugin_world(messages))?;
+    // The packages `messages` and `lifecycle` of the SDK have the entry points: importing them exports these.
+    let exports = contract::OptionalExports {
+        messages: exports_function(module, MESSAGES_ENTRY_POINT)?,
+        lifecycle: exports_function(module, LIFECYCLE_ENTRY_POINT)?,
+    };
+    let (resolve, world) = contract::resolve_world(&[], exports.world())?;
     let mut module = module.to_vec();
     embed_component_metadata(&mut module, &resolve, world, StringEncoding::UTF8)?;
     let mut adapter = wat::parse_str(ADAPTER_WAT)?;

@@ -11,6 +11,7 @@ use serde::Deserialize;
 
 use crate::{
     BuildOptions, RawComponent, component,
+    contract::OptionalExports,
     crds::any_source,
     tools::{self, BuildDir},
 };
@@ -55,6 +56,30 @@ pub(crate) const SDK_FILES: [(&str, &str); 9] = [
     (
         "node_modules/ostler/package.json",
         include_str!("../../sdk-js/package.json"),
+    ),
+];
+
+/// Files of the SDK for native tests, which no component has.
+pub(crate) const TEST_FILES: [(&str, &str); 5] = [
+    (
+        "node_modules/ostler/testing/host.js",
+        include_str!("../../sdk-js/testing/host.js"),
+    ),
+    (
+        "node_modules/ostler/testing/host.d.ts",
+        include_str!("../../sdk-js/testing/host.d.ts"),
+    ),
+    (
+        "node_modules/ostler/testing/readiness.js",
+        include_str!("../../sdk-js/testing/readiness.js"),
+    ),
+    (
+        "node_modules/ostler/testing/selectors.js",
+        include_str!("../../sdk-js/testing/selectors.js"),
+    ),
+    (
+        "node_modules/ostler/testing/register.js",
+        include_str!("../../sdk-js/testing/register.js"),
     ),
 ];
 
@@ -131,7 +156,11 @@ fn compile_component(
     let stage = dir.stage_source(&SDK_FILES)?;
     let main = stage.join(&package.main);
     let source = fs::read_to_string(&main).with_context(|| format!("reading {}", package.main))?;
-    let world = crate::contract::plugin_world(exports_messages(&source));
+    let world = OptionalExports {
+        messages: exports_name(&source, "messages"),
+        lifecycle: exports_name(&source, "lifecycle"),
+    }
+    .world();
     if !package.dependencies.is_empty() {
         progress("installing dependencies from npm");
         let mut npm = npm_install(&stage);
@@ -167,9 +196,9 @@ fn compile_component(
     Ok(wasm)
 }
 
-/// Returns true if a module exports `messages`, the message handler. The compiler needs to know it before it reads the
-/// module, and complains when the module has no such export.
-fn exports_messages(module: &str) -> bool {
+/// Returns true if a module exports a name, such as `messages`, the message handler. The compiler needs to know it before it reads
+/// the module, and complains when the module has no such export.
+fn exports_name(module: &str, exported: &str) -> bool {
     let mut exports = module.split("export ").skip(1).map(str::trim_start);
     exports.any(|export| {
         let declared = ["const", "let", "var", "function"].iter().find_map(|keyword| {
@@ -181,7 +210,7 @@ fn exports_messages(module: &str) -> bool {
             .and_then(|list| Some(list.split_once('}')?.0));
         let is_name = |text: &str| {
             let name = text.rsplit(" as ").next().unwrap_or(text).trim();
-            name == "messages"
+            name == exported
         };
         match (declared, list) {
             (Some(names), _) => names
@@ -217,6 +246,24 @@ pub fn crds_command(dir: &BuildDir, progress: &mut dyn FnMut(&str)) -> Result<Op
         .arg(compiler.join("node_modules/typescript"))
         .arg(sdk)
         .arg(dir.source.join(package.main));
+    Ok(Some(command))
+}
+
+/// Returns the command that runs the tests of a package; `None` for one without tests. The SDK is where
+/// [`write_sdk`](crate::sdk::write_sdk) has written it, or where npm has installed it.
+///
+/// # Errors
+/// When Node is missing.
+pub fn test_command(folder: &Path) -> Result<Option<Command>> {
+    if !tools::TEST_DIRS.iter().any(|tests| folder.join(tests).is_dir()) {
+        return Ok(None);
+    }
+    tools::require_program(&["node", "--version"], &["nodejs", "npm"], false)?;
+    let mut command = Command::new("node");
+    if folder.join("node_modules/ostler").exists() {
+        command.args(["--import", "ostler/register"]);
+    }
+    command.arg("--test").current_dir(folder);
     Ok(Some(command))
 }
 
@@ -256,7 +303,7 @@ mod tests {
             "const messages = 1;\nexport { reconciler, messages };",
             "export { handler as messages } from \"./handler.js\";",
         ] {
-            assert!(exports_messages(module), "{module}");
+            assert!(exports_name(module, "messages"), "{module}");
         }
         for module in [
             "export const reconciler = plugin({});",
@@ -264,7 +311,7 @@ mod tests {
             "const messages = [];",
             "export { messages as reconciler };",
         ] {
-            assert!(!exports_messages(module), "{module}");
+            assert!(!exports_name(module, "messages"), "{module}");
         }
     }
 

@@ -13,6 +13,7 @@ pub mod objects;
 pub mod progress;
 pub mod python;
 pub mod rust;
+pub mod sdk;
 pub mod toolchain;
 pub mod tools;
 
@@ -142,6 +143,7 @@ pub fn build_plugin(
     // First, because a wrong manifest should not cost minutes of compilation.
     let manifest = manifest::read_manifest(folder)?;
     let sections = objects::read_sections(folder)?;
+    sdk::write_sdk(folder)?;
     let built = match language {
         Language::Rust => rust::build_component(folder, options, progress)?,
         Language::JavaScript => javascript::build_component(folder, options, progress)?,
@@ -167,31 +169,6 @@ pub fn build_plugin(
         changed,
         warnings: built.warnings,
     })
-}
-
-/// Folder with the SDK in a project, for editors and `go vet`. Builds have their own.
-const EDITOR_SDK_DIR: &str = ".ostler/sdk";
-
-/// Writes the SDK of a project's language into its folder, where the files of a new project tell editors to find it. A plugin
-/// in Rust has the SDK as a dependency, and one in a checkout shares the SDK of that.
-///
-/// # Errors
-/// When the folder is no plugin, or can't be written.
-pub fn write_editor_sdk(folder: &Path) -> Result<()> {
-    let files: &[(&str, &str)] = match detect_language(folder)? {
-        Language::Rust => return Ok(()),
-        Language::JavaScript => &javascript::SDK_FILES,
-        Language::Python => &python::SDK_FILES,
-        Language::Go => &go::SDK_FILES,
-    };
-    if !tools::is_alone(folder)? {
-        return Ok(());
-    }
-    for (name, text) in files {
-        let name = name.trim_start_matches("node_modules/ostler/");
-        replace_file(&folder.join(EDITOR_SDK_DIR).join(name), text.as_bytes())?;
-    }
-    Ok(())
 }
 
 /// Returns the directory shared by the builds of all plugins outside of a checkout: `$OSTLER_BUILD_CACHE`, a folder of
@@ -254,23 +231,6 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(error.contains("nowhere: no such folder"), "{error}");
-    }
-
-    #[test]
-    fn sdk_for_editors_is_written_outside_of_a_checkout() {
-        let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join("package.json"), "{}").unwrap();
-        let types = folder.path().join(".ostler/sdk/index.d.ts");
-        write_editor_sdk(folder.path()).unwrap();
-        assert!(
-            fs::read_to_string(&types)
-                .unwrap()
-                .contains("export function plugin(")
-        );
-        fs::remove_file(&types).unwrap();
-        fs::write(folder.path().join("Cargo.lock"), "").unwrap();
-        write_editor_sdk(folder.path()).unwrap();
-        assert!(!types.exists());
     }
 
     #[test]

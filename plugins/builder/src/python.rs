@@ -1,5 +1,7 @@
 //! Plugins in Python, with CPython in the component.
 
+pub mod bindings;
+
 use std::{
     ffi::OsStr,
     fs,
@@ -12,6 +14,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     BuildOptions, RawComponent,
+    contract::OptionalExports,
     tools::{self, BuildDir},
 };
 
@@ -39,6 +42,15 @@ pub(crate) const SDK_FILES: [(&str, &str); 4] = [
     ),
 ];
 
+/// Files of the SDK for native tests, which no component has.
+pub(crate) const TEST_FILES: [(&str, &str); 2] = [
+    (
+        "ostler_testing.py",
+        include_str!("../../sdk-python/ostler_testing.py"),
+    ),
+    ("ostler_wit.py", include_str!("../../sdk-python/ostler_wit.py")),
+];
+
 /// Program that prints the kinds of a plugin's types.
 const CRDS_PROGRAM: (&str, &str) = ("crds.py", include_str!("../../sdk-python/crds.py"));
 
@@ -49,15 +61,48 @@ const CRDS_PROGRAM: (&str, &str) = ("crds.py", include_str!("../../sdk-python/cr
 /// When the SDK can't be written, or Python is missing.
 pub fn crds_command(dir: &BuildDir) -> Result<Command> {
     tools::require_program(&["python3", "--version"], &["python3"], false)?;
-    let sdk = dir.write_files("sdk", &SDK_FILES)?;
+    let sdk = write_native_sdk(dir)?;
     let program = dir.write_files("crds", &[CRDS_PROGRAM])?.join(CRDS_PROGRAM.0);
     let mut command = Command::new("python3");
     command.arg("-B").arg(program).arg(&dir.source).arg(sdk);
-    let text = fs::read_to_string(dir.source.join("pyproject.toml")).unwrap_or_default();
-    if let Some(name) = project_name(&text) {
-        command.args(packages_dir(&dir.source, &dir.target.join("plugins").join(name)));
-    }
+    command.args(built_packages(dir));
     Ok(command)
+}
+
+/// Returns the command that runs the tests of a project; `None` for one without tests. Packages of `requirements.txt` are found
+/// after a build.
+///
+/// # Errors
+/// When the SDK can't be written, or Python is missing.
+pub fn test_command(folder: &Path) -> Result<Option<Command>> {
+    if !folder.join("tests").is_dir() {
+        return Ok(None);
+    }
+    tools::require_program(&["python3", "--version"], &["python3"], false)?;
+    let dir = BuildDir::new(folder, "test")?;
+    let sdk = write_native_sdk(&dir)?;
+    let folders = [dir.source.clone(), sdk].into_iter().chain(built_packages(&dir));
+    let inherited = std::env::var_os("PYTHONPATH").unwrap_or_default();
+    let all = folders.chain(std::env::split_paths(&inherited).filter(|path| !path.as_os_str().is_empty()));
+    let mut command = Command::new("python3");
+    command
+        .args(["-B", "-m", "unittest", "discover", "tests"])
+        .env("PYTHONPATH", std::env::join_paths(all)?)
+        .current_dir(folder);
+    Ok(Some(command))
+}
+
+/// Writes the SDK for programs outside of a component.
+fn write_native_sdk(dir: &BuildDir) -> Result<PathBuf> {
+    dir.write_files("sdk", &TEST_FILES)?;
+    dir.write_files("sdk", &SDK_FILES)
+}
+
+/// The folder of the packages that the build of a project has installed.
+fn built_packages(dir: &BuildDir) -> Option<PathBuf> {
+    let text = fs::read_to_string(dir.source.join("pyproject.toml")).unwrap_or_default();
+    let name = project_name(&text)?;
+    packages_dir(&dir.source, &dir.target.join("plugins").join(name))
 }
 
 /// Checks the syntax of a plugin's modules, which the compiler reports only after it has started the interpreter.
@@ -142,7 +187,11 @@ fn compile_component(
     }
     let entry = stage.join(MAIN_MODULE).with_extension("py");
     let source = fs::read_to_string(&entry).with_context(|| format!("reading {MAIN_MODULE}.py"))?;
-    let world = crate::contract::plugin_world(exports_messages(&source));
+    let world = OptionalExports {
+        messages: exports_name(&source, "Messages"),
+        lifecycle: exports_name(&source, "Lifecycle"),
+    }
+    .world();
     progress("componentize-py");
     let component = dir.work.join("made.wasm");
     let mut command = Command::new(compiler.join("bin/componentize-py"));
@@ -200,12 +249,12 @@ fn install_requirements(
     fs::rename(&partial, packages).with_context(|| format!("making {}", packages.display()))
 }
 
-/// Returns true if the entry module has `Messages`, the message handler. The compiler needs to know it before it reads the
-/// module, and complains when the module has no such class.
-fn exports_messages(module: &str) -> bool {
+/// Returns true if the entry module has a class, such as `Messages`, the message handler. The compiler needs to know it before it
+/// reads the module, and complains when the module has no such class.
+fn exports_name(module: &str, class: &str) -> bool {
     let is_name = |text: &str| {
         let end = text.find(|c: char| !c.is_alphanumeric() && c != '_');
-        &text[..end.unwrap_or(text.len())] == "Messages"
+        &text[..end.unwrap_or(text.len())] == class
     };
     module.lines().any(|line| {
         let imported = line
@@ -249,7 +298,7 @@ mod tests {
             "from handlers import Messages",
             "from handlers import other, Handler as Messages",
         ] {
-            assert!(exports_messages(module), "{module}");
+            assert!(exports_name(module, "Messages"), "{module}");
         }
         for module in [
             "Reconciler = plugin()",
@@ -258,7 +307,7 @@ mod tests {
             "# Messages",
             "import Messages",
         ] {
-            assert!(!exports_messages(module), "{module}");
+            assert!(!exports_name(module, "Messages"), "{module}");
         }
     }
 

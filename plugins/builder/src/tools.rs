@@ -10,6 +10,9 @@ use anyhow::{Context, Result, bail};
 
 use crate::{contract, fingerprint::InputDigest, replace_file, toolchain};
 
+/// Folders of a plugin's tests.
+pub(crate) const TEST_DIRS: [&str; 2] = ["test", "tests"];
+
 /// Directories of a plugin's build. Nothing is written beside its source.
 #[derive(Debug)]
 pub struct BuildDir {
@@ -44,7 +47,8 @@ impl BuildDir {
         })
     }
 
-    /// Copies the source together with `extra` files, so that no tool writes into the source. Returns the copy's folder.
+    /// Copies the source, without its tests, together with `extra` files, so that no tool writes into the source. Returns the copy's
+    /// folder.
     ///
     /// # Errors
     /// When a file can't be read or written.
@@ -54,7 +58,10 @@ impl BuildDir {
             fs::remove_dir_all(&stage).with_context(|| format!("clearing {}", stage.display()))?;
         }
         for (path, bytes) in read_sources(&self.source)? {
-            replace_file(&stage.join(path), &bytes)?;
+            // A test runner would find their copies, too.
+            if !TEST_DIRS.iter().any(|tests| path.starts_with(tests)) {
+                replace_file(&stage.join(path), &bytes)?;
+            }
         }
         self.write_files("stage", extra)?;
         Ok(stage)
@@ -77,6 +84,7 @@ impl BuildDir {
     /// # Errors
     /// When it can't be written.
     pub fn write_wit(&self) -> Result<PathBuf> {
+        self.write_files("wit", &[contract::FULL_WORLD])?;
         self.write_files("wit", &contract::WIT_FILES)
     }
 
@@ -279,9 +287,15 @@ mod tests {
     }
 
     #[test]
-    fn staged_source_lacks_hidden_files_and_tool_output() {
+    fn staged_source_lacks_hidden_files_tests_and_tool_output() {
         let folder = tempfile::tempdir().unwrap();
-        for name in ["lib/a.js", ".git/x", "node_modules/y", "index.js"] {
+        for name in [
+            "lib/a.js",
+            ".git/x",
+            "node_modules/y",
+            "index.js",
+            "test/a.test.js",
+        ] {
             replace_file(&folder.path().join(name), b"text").unwrap();
         }
         let dir = BuildDir::new(folder.path(), "some").unwrap();

@@ -27,7 +27,7 @@ fn run_go(arguments: &[&str], folder: &Path, workspace: &Path) {
 fn go_sdk_and_example_pass_their_tests() {
     require_program(&["go", "version"], &["golang"], true).unwrap();
     let sdk = sibling_dir("sdk-go");
-    run_go(&["vet", ".", "./crds"], &sdk, Path::new("off"));
+    run_go(&["vet", ".", "./crds", "./ostlertest"], &sdk, Path::new("off"));
     run_go(&["test", "./..."], &sdk, Path::new("off"));
     let example = sibling_dir("examples/bookmark-go");
     let dir = BuildDir::new(&example, "bookmark-go-test").unwrap();
@@ -37,6 +37,10 @@ fn go_sdk_and_example_pass_their_tests() {
 #[test]
 fn javascript_sdk_passes_its_tests() {
     require_program(&["node", "--version"], &["nodejs"], true).unwrap();
+    let mut test = Command::new("node");
+    test.args(["--import", "./testing/register.js", "--test", "testing.test.mjs"])
+        .current_dir(sibling_dir("sdk-js"));
+    run_command(test).unwrap();
     let mut test = Command::new("node");
     test.args([
         "--test",
@@ -61,6 +65,7 @@ fn python_sdk_passes_its_tests() {
         "provision_test.py",
         "provider_test.py",
         "types_test.py",
+        "testing_test.py",
     ] {
         let mut test = Command::new("python3");
         // Without a cache beside the SDK, whose files are embedded.

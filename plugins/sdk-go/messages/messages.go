@@ -3,7 +3,6 @@
 package messages
 
 import (
-	"encoding/json"
 	"errors"
 
 	ostler "ostler.dev/sdk"
@@ -14,7 +13,7 @@ import (
 type Delivery struct{ wit.MessagesDelivery }
 
 // JSON parses the body. A handler usually rejects a message whose body is not of the type.
-func (d *Delivery) JSON(into any) error { return json.Unmarshal(d.Body, into) }
+func (d *Delivery) JSON(into any) error { return ostler.Decode(d.Body, into) }
 
 // Header returns the text of a header.
 func (d *Delivery) Header(name string) (string, bool) {

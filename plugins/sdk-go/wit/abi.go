@@ -2167,3 +2167,31 @@ func exportReconcilerCleanup(p uint32) uint32 {
 
 //go:wasmexport cabi_post_ostler:plugin/reconciler@0.1.0#cleanup
 func postReconcilerCleanup(uint32) { release() }
+
+// CallLifecycleInitialize is the body of an entry point.
+func CallLifecycleInitialize() uint32 {
+	release()
+	result := LifecycleExports.Initialize()
+	answer := allocate(104, 8)
+	storeResultUnitOrError(answer, result)
+	return answer
+}
+
+// PostLifecycleInitialize is called when the host has read the result.
+func PostLifecycleInitialize() { release() }
+
+// CallLifecycleUpgrade is the body of an entry point.
+func CallLifecycleUpgrade(a0, a1 uint32) uint32 {
+	p := allocate(8, 4)
+	store(p+0, a0)
+	store(p+4, a1)
+	object := loadBytes(p + 0)
+	release()
+	result := LifecycleExports.Upgrade(object)
+	answer := allocate(104, 8)
+	storeResultOptionBytesOrError(answer, result)
+	return answer
+}
+
+// PostLifecycleUpgrade is called when the host has read the result.
+func PostLifecycleUpgrade() { release() }

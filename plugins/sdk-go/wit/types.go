@@ -837,3 +837,20 @@ type Reconciler interface {
 
 // ReconcilerExports is set before the host calls: by an init function.
 var ReconcilerExports Reconciler
+
+// Lifecycle is what a plugin exports.
+type Lifecycle interface {
+	// Initialize:
+	// Prepares the plugin. The host calls it once per leader term, before the
+	// first reconcile, and repeats it until it succeeds. It must be idempotent.
+	Initialize() Result[Unit, Error]
+	// Upgrade:
+	// Upgrades a stored object, before the first reconcile by a new version of
+	// the plugin. It returns the whole upgraded object, or none when there is
+	// nothing to change. Only `metadata.labels` and `metadata.annotations` may
+	// differ, never the spec. The host repeats it until it succeeds.
+	Upgrade(object []byte) Result[*[]byte, Error]
+}
+
+// LifecycleExports is set before the host calls: by an init function.
+var LifecycleExports Lifecycle

@@ -2,7 +2,7 @@
 #![allow(unsafe_code, missing_docs, clippy::all)]
 
 wit_bindgen::generate!({
-    path: "../../wit",
+    path: "wit",
     world: "plugin",
     generate_all,
     pub_export_macro: true,
@@ -14,7 +14,7 @@ wit_bindgen::generate!({
 /// The life-cycle hooks, which only some plugins export.
 pub mod hooks {
     wit_bindgen::generate!({
-        path: "../../wit",
+        path: "wit",
         world: "lifecycle-hooks",
         with: { "ostler:plugin/types@0.1.0": crate::bindings::ostler::plugin::types },
         pub_export_macro: true,
@@ -27,7 +27,7 @@ pub mod hooks {
 /// The message handler, which only some plugins export.
 pub mod handler {
     wit_bindgen::generate!({
-        path: "../../wit",
+        path: "wit",
         world: "message-handler",
         with: { "ostler:plugin/types@0.1.0": crate::bindings::ostler::plugin::types },
         pub_export_macro: true,

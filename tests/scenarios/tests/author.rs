@@ -12,16 +12,50 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ostler_test_harness::{Lab, process::host_binary, registry::RegistryProcess, scenario, workspace_root};
+use kube::api::DeleteParams;
+use ostler::testing::key::Gvk;
+use ostler_test_harness::{Lab, process::host_binary, registry::RegistryProcess, scenario};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 /// Timeout of a step, long enough for a clean build on a slow and busy machine.
 const STEP_TIMEOUT: Duration = Duration::from_secs(900);
 
-#[scenario(embedded = "it starts its own")]
-fn tutorial_commands_print_the_documented_output() {
-    tutorial::run_tutorial();
+#[scenario(real = "CRDs: changes and validation")]
+async fn tutorial_in_rust_prints_the_documented_output(lab: Lab) {
+    check_tutorial(lab, "rust").await;
+}
+
+#[scenario(real = "CRDs: changes and validation")]
+async fn tutorial_in_go_prints_the_documented_output(lab: Lab) {
+    check_tutorial(lab, "go").await;
+}
+
+#[scenario(real = "CRDs: changes and validation")]
+async fn tutorial_in_javascript_prints_the_documented_output(lab: Lab) {
+    check_tutorial(lab, "js").await;
+}
+
+#[scenario(real = "CRDs: changes and validation")]
+async fn tutorial_in_python_prints_the_documented_output(lab: Lab) {
+    check_tutorial(lab, "python").await;
+}
+
+/// Runs the tutorial in a language: `plugin dev` on its own API server, or on the real one. Nothing is left of its kind.
+async fn check_tutorial(lab: Lab, language: &str) {
+    let terminal = Terminal::new(&format!("tutorial-{language}"));
+    let cluster = tutorial::TutorialCluster::of_lab(&lab, terminal.path());
+    tokio::task::block_in_place(|| tutorial::run_tutorial(&terminal, language, cluster.as_ref()));
+    if cluster.is_some() {
+        let crds = lab.api(
+            &Gvk::new("apiextensions.k8s.io", "v1", "CustomResourceDefinition"),
+            "",
+        );
+        let name = format!("greetings.{}.example.dev", lab.namespace);
+        crds.delete(&name, &DeleteParams::default())
+            .await
+            .expect("deleted");
+    }
 }
 
 #[scenario(embedded = "it starts its own")]
@@ -81,7 +115,6 @@ impl Terminal {
             .current_dir(self.path())
             .env("PATH", std::env::join_paths(path).expect("a PATH"))
             .env("OSTLER_ADMIN", &self.admin)
-            .env("OSTLER_SDK", workspace_root())
             .env("NO_COLOR", "1")
             .env_remove("CARGO_TARGET_DIR")
             .stdin(Stdio::null());
@@ -245,6 +278,177 @@ fn failed_build_leaves_the_previous_one_serving() {
     dev.interrupt();
 }
 
+/// A project whose samples need an upstream, which its folder `upstreams/` simulates.
+#[scenario(embedded = "it starts its own")]
+fn sample_is_reconciled_with_the_responses_of_a_simulated_upstream() {
+    let terminal = Terminal::new("upstreams");
+    let kind = "Page.v1.example.dev";
+    let made = terminal.ostler(&["plugin", "new", "pages", "--kind", kind, "--language", "js"]);
+    assert!(made.status.success(), "{}", output_text(&made));
+    let folder = terminal.path().join("pages");
+    let edit = |file: &str, from: &str, to: &str| {
+        let path = folder.join(file);
+        let text = std::fs::read_to_string(&path).expect("a file");
+        assert_eq!(text.matches(from).count(), 1, "{from} in\n{text}");
+        std::fs::write(path, text.replace(from, to)).expect("saved");
+    };
+    edit(
+        "index.js",
+        "  // Apply the desired object",
+        "  const page = host.upstream(\"site\").get(\"/home\");\n  \
+          if (!page.ok) throw retry(\"Unreachable\", `the page was answered with ${page.status}`);\n  // Apply the desired object",
+    );
+    edit(
+        "index.js",
+        "data: { message: spec.message }",
+        "data: { message: page.text() }",
+    );
+    edit(
+        "index.js",
+        "import { awaitChange, plugin,",
+        "import { awaitChange, plugin, retry,",
+    );
+    edit(
+        "plugin.yaml",
+        "  kubernetes:\n",
+        "  upstreams:\n  - {names: [site], methods: [GET], paths: [/home]}\n  kubernetes:\n",
+    );
+    let respond = |text: &str| {
+        std::fs::create_dir_all(folder.join("upstreams")).expect("a folder");
+        std::fs::write(folder.join("upstreams/site.yaml"), text).expect("saved");
+    };
+    // Several responses are returned in turn.
+    respond("- {path: /home, status: 503}\n- {path: /home, body: Hello}\n");
+    let checks = terminal.json(&["plugin", "test", "pages", "--skip-native", "--output", "json"]);
+    let all = checks.as_array().expect("checks");
+    assert!(all.iter().all(|check| check["result"] == "passed"), "{checks:#}");
+    let mut command = terminal.command(host_binary());
+    let mut dev = terminal.start(
+        command.args(["plugin", "dev", "pages", "--output", "json"]),
+        "dev.log",
+    );
+    let rows = |log: &str, what: &str| -> Vec<Value> {
+        let rows = log.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());
+        rows.filter(|row| row["what"] == what).collect()
+    };
+    dev.wait_until("the build serves", |log| rows(log, "serves").len() == 1);
+    respond("- {path: /home, status: 500}\n");
+    dev.wait_until("the sample fails", |log| rows(log, "applied").len() == 1);
+    let row = rows(&dev.log(), "applied").remove(0);
+    let message = row["message"].to_string();
+    assert!(message.contains("the page was answered with 500"), "{row}");
+    respond("- {path: a}\n");
+    dev.wait_until("the file is refused", |log| rows(log, "wrong").len() == 1);
+    let message = rows(&dev.log(), "wrong").remove(0)["message"].to_string();
+    assert!(message.contains("upstreams/site.yaml: path:"), "{message}");
+    respond("- {path: /home, body: Again}\n");
+    dev.wait_until("the sample is Ready", |log| rows(log, "applied").len() == 2);
+    let row = rows(&dev.log(), "applied").remove(1);
+    assert_eq!(row["message"], "upstreams/", "{row}");
+    dev.interrupt();
+}
+
+#[scenario(embedded = "it starts its own")]
+fn panic_in_a_goroutine_has_text_file_and_line() {
+    let terminal = Terminal::new("goroutine");
+    let kind = "Routine.v1.example.dev";
+    let made = terminal.ostler(&["plugin", "new", "routine", "--kind", kind, "--language", "go"]);
+    assert!(made.status.success(), "{}", output_text(&made));
+    let source = terminal.path().join("routine/main.go");
+    let good = std::fs::read_to_string(&source).expect("a source");
+    let first = "\tname := object.Metadata.Name\n";
+    assert_eq!(good.matches(first).count(), 1, "{good}");
+    for (panics, message) in [
+        ("panic(\"there must be a host\")", "there must be a host"),
+        (
+            "println([]int{}[len(name)-len(name)])",
+            "runtime error: index out of range [0] with length 0",
+        ),
+    ] {
+        let goroutine = format!(
+            "{first}\tdone := make(chan bool)\n\tgo func() {{\n\t\tdefer close(done)\n\t\t{panics}\n\t}}()\n\t<-done\n"
+        );
+        let broken = good.replace(first, &goroutine);
+        let line = 1 + broken
+            .lines()
+            .position(|line| line.trim() == panics)
+            .expect("the panic");
+        std::fs::write(&source, broken).expect("saved");
+        let output = terminal.ostler(&["plugin", "test", "routine", "--skip-native", "--timeout", "10s"]);
+        let text = output_text(&output);
+        let expected = format!("{message} (routine/main.go:{line})");
+        assert!(
+            !output.status.success() && text.contains(&expected),
+            "{expected} in\n{text}"
+        );
+    }
+}
+
+/// Commands in the folders of two projects, whose sessions choose their own addresses.
+#[scenario(embedded = "it starts its own")]
+fn commands_in_a_project_ask_its_running_session() {
+    let terminal = Terminal::new("sessions");
+    let start = |name: &str, kind: &str| {
+        let arguments = ["plugin", "new", name, "--kind", kind, "--language", "js"];
+        let made = terminal.ostler(&arguments);
+        assert!(made.status.success(), "{}", output_text(&made));
+        let mut command = terminal.command(host_binary());
+        command.args(["plugin", "dev", name]).env_remove("OSTLER_ADMIN");
+        terminal.start(&mut command, &format!("{name}.log"))
+    };
+    let mut sessions = [
+        start("first", "First.v1.example.dev"),
+        start("second", "Second.v1.example.dev"),
+    ];
+    for session in &mut sessions {
+        session.wait_until("the build serves", |log| log.contains(" serves "));
+    }
+    for (project, other) in [("first", "second"), ("second", "first")] {
+        let run = |arguments: &[&str]| {
+            let mut command = terminal.command(host_binary());
+            let folder = terminal.path().join(project);
+            // An empty variable is none.
+            command
+                .args(arguments)
+                .current_dir(folder)
+                .env("OSTLER_ADMIN", "");
+            let output = command.output().expect("ostler runs");
+            (output.status.code(), output_text(&output))
+        };
+        let object = format!("{project}/example");
+        let (code, text) = run(&["explain", &object]);
+        assert!(code == Some(0) && text.contains("Ready"), "{text}");
+        let (code, text) = run(&["explain", &format!("{other}/example")]);
+        assert!(code == Some(1) && text.contains("no objects of kind"), "{text}");
+        let (code, text) = run(&["plan"]);
+        assert_eq!(code, Some(0), "nothing would change\n{text}");
+        let sample = format!("samples/{project}.yaml");
+        let (_, kind) = project.split_at(1);
+        let changed = terminal.path().join("changed.yaml");
+        let source = std::fs::read_to_string(terminal.path().join(project).join(&sample)).expect("a sample");
+        std::fs::write(&changed, source.replace("Hello", "Changed")).expect("written");
+        let (code, text) = run(&["plan", "-f", changed.to_str().expect("a path")]);
+        let line = format!("{kind}/default/example");
+        let words = [
+            "+  message: Changed",
+            "# ConfigMap/default/example is changed by",
+            &line,
+        ];
+        assert!(
+            code == Some(1) && words.iter().all(|word| text.contains(word)),
+            "{text}"
+        );
+        let (code, text) = run(&["record", &object, "--now", "--file", "recording.json"]);
+        assert_eq!(code, Some(0), "{text}");
+        let (code, text) = run(&["replay", "recording.json"]);
+        assert!(code == Some(0) && text.contains("same"), "{text}");
+    }
+    for session in sessions {
+        session.interrupt();
+    }
+    assert!(!terminal.path().join("first/.ostler/dev.json").exists());
+}
+
 #[scenario(embedded = "it starts its own")]
 fn rolled_back_build_is_explained_and_undone_at_once() {
     let terminal = Terminal::new("taken");
@@ -371,6 +575,7 @@ fn build_new_project(terminal: &Terminal, language: &str) -> messages::BuiltProj
         "{checks:#}"
     );
     messages::add_publish(&terminal.path().join(&name), language);
+    messages::add_hooks(&terminal.path().join(&name), language);
     let built = terminal.json(&["plugin", "build", &name, "--output", "json"]);
     let component = built["path"].as_str().expect("a path");
     let inspected = terminal.json(&["plugin", "inspect", component, "--output", "json"]);
@@ -387,6 +592,7 @@ fn build_new_project(terminal: &Terminal, language: &str) -> messages::BuiltProj
     messages::BuiltProject {
         folder: terminal.path().join(&name),
         component: terminal.path().join(component),
+        has_hooks: language != "rust",
         kind: kind.split('.').next().expect("a kind").to_owned(),
         name,
     }

@@ -27,6 +27,7 @@ mod paths;
 mod powerdns;
 mod process;
 mod prometheus;
+mod publish;
 mod rabbitmq;
 mod registry;
 mod suite;
@@ -73,6 +74,8 @@ enum Command {
     Image(image::ImageOptions),
     /// Build the archive of `kubectl ostler` and its manifest for krew, in target/krew.
     Krew(krew::KrewOptions),
+    /// Build the packages of the SDKs and print what each registry would get.
+    Publish(publish::PublishOptions),
     /// Write crds/*.yaml from the Rust types.
     Crds {
         /// Write nothing, and fail if a file is out of date.
@@ -128,6 +131,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Node(options) => node::run_node(&options)?,
         Command::Image(options) => image::build_image(&options)?,
         Command::Krew(options) => krew::build_archive(&options)?,
+        Command::Publish(options) => publish::publish_packages(&options)?,
         Command::Crds { check } => cargo::write_crds(check)?,
         Command::Deny => deny::check_dependencies()?,
         Command::Docs => docs::build_book()?,

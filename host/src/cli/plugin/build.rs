@@ -7,7 +7,7 @@ use clap::Args;
 use ostler_builder::{BuildOptions, BuiltComponent, progress::BuildStep};
 use serde_json::json;
 
-use super::{format_kilobytes, project};
+use super::{crds, format_kilobytes, project};
 use crate::{cli::ask::OutputFormat, contract::inspection};
 
 /// Arguments of `ostler plugin build`.
@@ -35,7 +35,7 @@ impl PluginBuildCommand {
             out: self.out,
             install: self.install,
         };
-        let built = build(&self.folder, options).await?;
+        let built = build_with_crds(&self.folder, options).await?;
         for warning in &built.warnings {
             eprintln!("{warning}");
         }
@@ -61,6 +61,19 @@ impl PluginBuildCommand {
         }
         Ok(())
     }
+}
+
+/// Builds the component of a folder as [`build`] does, with the CRDs of its types, which are written first if they have changed.
+pub async fn build_with_crds(folder: &Path, options: BuildOptions) -> anyhow::Result<BuiltComponent> {
+    // First, because the compiler's errors are those that an author knows.
+    let built = build(folder, options.clone()).await?;
+    let step = BuildStep::new("Generating CRDs");
+    let changed = crds::update(folder).await?;
+    step.finish(crds::summarize_changes(&changed));
+    if changed.is_empty() {
+        return Ok(built);
+    }
+    build(folder, options).await
 }
 
 /// Builds the component of a folder and checks that this host can run it.

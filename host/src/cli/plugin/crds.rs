@@ -1,4 +1,4 @@
-//! `ostler plugin crds`: the CRDs of a Rust plugin's types, written into its folder.
+//! `ostler plugin crds`: the CRDs of a plugin's types, written into its folder.
 
 use std::{
     collections::BTreeSet,
@@ -47,7 +47,13 @@ pub struct ChangedFile {
     /// The new content.
     #[serde(skip)]
     text: String,
+    /// True unless the file is there and was written by hand.
+    #[serde(skip)]
+    is_generated: bool,
 }
+
+/// First line of generated files, up to the language.
+const GENERATED_MARK: &str = "# Generated from the ";
 
 impl Crds {
     /// Generates the CRDs, writes them and prints the changes.
@@ -57,11 +63,12 @@ impl Crds {
         step.finish("");
         if generated.is_empty() {
             bail!(
-                "{}: no type with `#[ostler_sdk::resource]` in its library: a plugin without one has no CRD to generate",
-                self.folder.display()
+                "{}: none of its kinds has typed fields, from which a CRD would be generated: {}",
+                self.folder.display(),
+                typed_kind_hint(ostler_builder::detect_language(&self.folder)?)
             );
         }
-        let changed = compare(&self.folder, &generated)?;
+        let changed = compare_files(&self.folder.join("crds"), &generated)?;
         if !self.check {
             write_files(&changed)?;
         }
@@ -87,14 +94,24 @@ impl Crds {
     }
 }
 
-/// Generates the CRDs of a Rust project, as file names and texts. A library without typed kinds has none.
-pub async fn generate(folder: &Path) -> anyhow::Result<Vec<(String, String)>> {
+/// The way in which a language declares the fields of a kind.
+fn typed_kind_hint(language: Language) -> &'static str {
+    match language {
+        Language::Rust => "give the struct of its spec #[ostler_sdk::resource(…)]",
+        Language::Go => "give ostler.Reconciler[Spec] a struct of the package",
+        Language::JavaScript => "define the types <Kind>Spec and <Kind>Status, in JSDoc or TypeScript",
+        Language::Python => "give the class of the kind a dataclass as its `spec`",
+    }
+}
+
+/// Generates the CRDs of a project's types, as file names and texts. A project without typed kinds has none.
+async fn generate(folder: &Path) -> anyhow::Result<Vec<(String, String)>> {
     let language = ostler_builder::detect_language(folder)?;
+    ostler_builder::sdk::write_sdk(folder)?;
     if language != Language::Rust {
-        bail!(
-            "{}: the CRDs of a plugin in {language} are written by hand: edit the files in crds/",
-            folder.display()
-        );
+        let folder = folder.to_owned();
+        let generating = move || ostler_builder::crds::generate_crds(&folder, &mut |_| {});
+        return tokio::task::spawn_blocking(generating).await?;
     }
     let out = tempfile::tempdir().context("a temporary folder")?;
     let command = ostler_builder::rust::crds_command(folder, out.path())?;
@@ -115,13 +132,31 @@ pub async fn generate(folder: &Path) -> anyhow::Result<Vec<(String, String)>> {
     read_files(out.path())
 }
 
-/// Compares generated CRDs with those of a project.
-pub fn compare(folder: &Path, generated: &[(String, String)]) -> anyhow::Result<Vec<ChangedFile>> {
-    compare_files(&folder.join("crds"), generated)
+/// Returns the generated files of a project that differ from its types. Files that were written by hand are not among them, and a
+/// project that has no others is not even asked for its types.
+pub async fn find_outdated(folder: &Path) -> anyhow::Result<Vec<ChangedFile>> {
+    let crds = folder.join("crds");
+    let files = read_files(&crds)?;
+    if !files.is_empty() && !files.iter().any(|(_, text)| text.starts_with(GENERATED_MARK)) {
+        return Ok(Vec::new());
+    }
+    let mut changed = compare_files(&crds, &generate(folder).await?)?;
+    changed.retain(|file| file.is_generated);
+    Ok(changed)
+}
+
+/// Writes the generated files of a project that differ from its types, and returns them.
+///
+/// # Errors
+/// As [`find_outdated`], or a file that can't be written.
+pub async fn update(folder: &Path) -> anyhow::Result<Vec<ChangedFile>> {
+    let changed = find_outdated(folder).await?;
+    write_files(&changed)?;
+    Ok(changed)
 }
 
 /// Writes the changed files.
-pub fn write_files(changed: &[ChangedFile]) -> anyhow::Result<()> {
+fn write_files(changed: &[ChangedFile]) -> anyhow::Result<()> {
     for file in changed {
         ostler_builder::replace_file(&file.file, file.text.as_bytes())?;
     }
@@ -179,6 +214,7 @@ fn compare_files(folder: &Path, generated: &[(String, String)]) -> anyhow::Resul
         let crd: Value = serde_saphyr::from_str(text).with_context(|| format!("the generated {name}"))?;
         let is_same = |object: &Value| object["metadata"]["name"] == crd["metadata"]["name"];
         let found = there.iter().find(|(_, _, objects)| objects.iter().any(is_same));
+        let is_generated = found.is_none_or(|(_, before, _)| before.starts_with(GENERATED_MARK));
         let (file, changes) = match found {
             Some((_, before, _)) if before == text => continue,
             Some((file, _, objects)) if objects.len() == 1 => (file.clone(), list_changes(&objects[0], &crd)),
@@ -193,6 +229,7 @@ fn compare_files(folder: &Path, generated: &[(String, String)]) -> anyhow::Resul
             file,
             changes,
             text: text.clone(),
+            is_generated,
         });
     }
     Ok(changed)
@@ -389,13 +426,34 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn project_without_typed_kinds_in_rust_is_refused() {
+    async fn crd_that_was_written_by_hand_is_not_updated() {
         let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join("go.mod"), "").unwrap();
-        let error = generate(folder.path()).await.unwrap_err().to_string();
-        assert!(
-            error.contains("written by hand: edit the files in crds/"),
-            "{error}"
+        let module = "package p\n\ntype ThingSpec struct {\n\tName string `json:\"name\"`\n}\n\n\
+                      var _ = ostler.Reconciler[ThingSpec]{APIVersion: \"a.dev/v1\", Kind: \"Thing\"}\n";
+        fs::write(folder.path().join("go.mod"), "module p\n").unwrap();
+        fs::write(folder.path().join("main.go"), module).unwrap();
+        let written = update(folder.path()).await.unwrap();
+        assert_eq!(summarize_changes(&written), "thing added");
+        let file = folder.path().join("crds/a.dev_things.yaml");
+        let generated = fs::read_to_string(&file).unwrap();
+        assert!(generated.starts_with(GENERATED_MARK), "{generated}");
+
+        fs::write(&file, generated.replace("Things", "Other")).unwrap();
+        fs::write(folder.path().join("main.go"), module.replace("name", "title")).unwrap();
+        let written = update(folder.path()).await.unwrap();
+        assert_eq!(
+            summarize_changes(&written),
+            "thing.spec.name removed, thing.spec.title added (required)"
         );
+        let by_hand = fs::read_to_string(&file)
+            .unwrap()
+            .split_once('\n')
+            .unwrap()
+            .1
+            .to_owned();
+        fs::write(&file, &by_hand).unwrap();
+        fs::write(folder.path().join("main.go"), module).unwrap();
+        assert_eq!(update(folder.path()).await.unwrap(), []);
+        assert_eq!(fs::read_to_string(&file).unwrap(), by_hand);
     }
 }

@@ -7,7 +7,7 @@ use clap::Args;
 use ostler_builder::BuildOptions;
 
 use super::{
-    build::build,
+    build::build_with_crds,
     install::Installer,
     push::{LocalComponent, read_signing_key},
 };
@@ -43,7 +43,7 @@ impl Deploy {
                 self.reference
             );
         }
-        let built = build(&self.folder, BuildOptions::default()).await?;
+        let built = build_with_crds(&self.folder, BuildOptions::default()).await?;
         for warning in &built.warnings {
             eprintln!("{warning}");
         }

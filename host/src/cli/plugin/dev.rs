@@ -14,7 +14,7 @@ use notify::{
     EventKind, RecommendedWatcher, RecursiveMode, Watcher,
     event::{AccessKind, AccessMode},
 };
-use ostler_builder::{BuildOptions, Language};
+use ostler_builder::BuildOptions;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -23,11 +23,14 @@ use super::{
     build::build,
     crds, format_kilobytes,
     project::Project,
+    simulated_upstream::UPSTREAMS_DIR,
     stage::{PluginStage, wait_until},
 };
 use crate::{
     cli::{
+        addresses::DEFAULT_ADMIN_ADDRESS,
         ask::OutputFormat,
+        session::DevSession,
         shutdown::ShutdownSignals,
         table::{Shade, join_reason, shade_text},
     },
@@ -41,7 +44,7 @@ const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time for running reconciles to end.
 const GRACE_PERIOD: Duration = Duration::from_secs(5);
 /// Folders that tools write to, never the author.
-const NOT_SOURCES: [&str; 5] = ["target", "dist", "node_modules", "__pycache__", "tests"];
+const NOT_SOURCES: [&str; 6] = ["target", "dist", "node_modules", "__pycache__", "test", "tests"];
 /// Files that builds write.
 const LOCK_FILES: [&str; 3] = ["Cargo.lock", "package-lock.json", "go.sum"];
 const SOURCE_EXTENSIONS: [&str; 13] = [
@@ -62,9 +65,10 @@ pub struct PluginDevCommand {
     /// Configuration of the plugin.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Address that the admin server binds to, for `ostler status` and `ostler explain`.
-    #[arg(long, env = environment::OSTLER_ADMIN, default_value = "127.0.0.1:8081", value_name = "ADDRESS", value_parser = parse_address)]
-    admin_bind_address: SocketAddr,
+    /// Address that the admin server binds to, for `ostler status` and `ostler explain`. Defaults to 127.0.0.1:8081, or to a free
+    /// port if another process has that.
+    #[arg(long, env = environment::OSTLER_ADMIN, value_name = "ADDRESS", value_parser = parse_address)]
+    admin_bind_address: Option<SocketAddr>,
     /// Output format: a table, or one line of JSON per event.
     #[arg(short, long, value_enum, default_value = "table")]
     output: OutputFormat,
@@ -83,6 +87,7 @@ struct Saved {
     source: bool,
     crds: bool,
     samples: bool,
+    upstreams: bool,
 }
 
 impl Saved {
@@ -108,6 +113,10 @@ impl Saved {
                 samples: true,
                 ..nothing
             },
+            UPSTREAMS_DIR => Self {
+                upstreams: true,
+                ..nothing
+            },
             _ => Self {
                 source: true,
                 ..nothing
@@ -120,11 +129,12 @@ impl Saved {
             source: self.source || other.source,
             crds: self.crds || other.crds,
             samples: self.samples || other.samples,
+            upstreams: self.upstreams || other.upstreams,
         }
     }
 
     fn has_changes(self) -> bool {
-        self.source || self.crds || self.samples
+        self.source || self.crds || self.samples || self.upstreams
     }
 }
 
@@ -266,27 +276,20 @@ impl PluginDevCommand {
         let mut stage = PluginStage::prepare(self.kubeconfig.clone()).await?;
         stage.install_crds(&project.crds).await?;
         stage.start_host().await?;
-        let address = stage.admin()?.serve_local(self.admin_bind_address).await;
-        let address = address.with_context(|| {
-            format!(
-                "the admin address {}: try --admin 127.0.0.1:0",
-                self.admin_bind_address
-            )
-        })?;
-        self.write_ready_file(&stage, address)?;
+        stage.serve_upstreams(&project).await?;
+        let address = self.serve_admin(&stage).await?;
+        self.write_session(&stage, address)?;
         let working = async {
             let mut saved = Saved {
                 source: true,
-                crds: false,
                 samples: true,
+                ..Saved::default()
             };
             let mut rolled_back = 0;
-            let (mut is_first, mut is_crd_outdated) = (true, false);
+            let mut is_crd_outdated = false;
             loop {
-                let is_built = self.handle_save(&stage, saved).await?;
                 // After the build serves, which does not need it. A save in between cancels it, and it begins again.
-                is_crd_outdated |= is_built && !is_first && project.language == Language::Rust;
-                is_first = false;
+                is_crd_outdated |= self.handle_save(&mut stage, saved).await?;
                 let mut generating = pin!(self.update_crds());
                 let mut saving = pin!(files.next_save());
                 saved = loop {
@@ -311,17 +314,33 @@ impl PluginDevCommand {
             _ = signals.recv() => Ok(()),
             failed = working => failed,
         };
-        let _ = std::fs::remove_file(self.ready_file());
+        let _ = std::fs::remove_file(DevSession::file(&self.folder));
         stage.shut_down(GRACE_PERIOD).await;
         ended
     }
 
-    /// The file that programs find this process by.
-    fn ready_file(&self) -> PathBuf {
-        self.folder.join(".ostler/dev.json")
+    /// Serves the admin server, and returns its address.
+    async fn serve_admin(&self, stage: &PluginStage) -> anyhow::Result<SocketAddr> {
+        if let Some(address) = self.admin_bind_address {
+            let served = stage.admin()?.serve_local(address).await;
+            return served.with_context(|| {
+                format!("the admin address {address}: --admin-bind-address 127.0.0.1:0 takes a free port")
+            });
+        }
+        match stage.admin()?.serve_local(DEFAULT_ADMIN_ADDRESS).await {
+            Ok(address) => Ok(address),
+            // Another project's session, most often.
+            Err(_) => {
+                stage
+                    .admin()?
+                    .serve_local(SocketAddr::new(DEFAULT_ADMIN_ADDRESS.ip(), 0))
+                    .await
+            }
+        }
     }
 
-    fn write_ready_file(&self, stage: &PluginStage, address: SocketAddr) -> anyhow::Result<()> {
+    /// Writes the file by which other commands find this process, and prints the addresses.
+    fn write_session(&self, stage: &PluginStage, address: SocketAddr) -> anyhow::Result<()> {
         let kubeconfig = match stage.kubeconfig() {
             Some(text) => {
                 let path = self.folder.join(".ostler/kubeconfig");
@@ -332,12 +351,15 @@ impl PluginDevCommand {
         };
         // The commands that are printed are typed in other folders, too.
         let kubeconfig = std::path::absolute(kubeconfig)?;
-        let facts = json!({
-            "admin": format!("http://{address}"),
-            "kubeconfig": kubeconfig,
-            "pid": std::process::id(),
-        });
-        ostler_builder::replace_file(&self.ready_file(), facts.to_string().as_bytes())?;
+        let session = DevSession {
+            admin: format!("http://{address}"),
+            kubeconfig: kubeconfig.clone(),
+            plugins: stage.plugin_dir(),
+            grants: stage.grants_file(),
+            pid: i32::try_from(std::process::id())?,
+        };
+        let facts = json!(session);
+        ostler_builder::replace_file(&DevSession::file(&self.folder), facts.to_string().as_bytes())?;
         match self.output {
             OutputFormat::Json => println!("{facts}"),
             OutputFormat::Table => println!(
@@ -351,8 +373,7 @@ impl PluginDevCommand {
     /// Writes the CRDs that the types define, and describes the changes. The files are installed like saved ones.
     async fn update_crds(&self) -> Option<Row> {
         let updated = async {
-            let changed = crds::compare(&self.folder, &crds::generate(&self.folder).await?)?;
-            crds::write_files(&changed)?;
+            let changed = crds::update(&self.folder).await?;
             anyhow::Ok(crds::summarize_changes(&changed))
         };
         match updated.await {
@@ -370,7 +391,7 @@ impl PluginDevCommand {
 
     /// Handles saved files, and returns true if the source was built. Only unrecoverable failures are errors; the others
     /// are printed as events.
-    async fn handle_save(&self, stage: &PluginStage, saved: Saved) -> anyhow::Result<bool> {
+    async fn handle_save(&self, stage: &mut PluginStage, saved: Saved) -> anyhow::Result<bool> {
         let project = match Project::read_folder(&self.folder) {
             Ok(project) => project,
             Err(e) => {
@@ -390,6 +411,14 @@ impl PluginDevCommand {
         }
         if saved.samples {
             self.try_samples(stage, &project, !saved.source).await?;
+        }
+        if saved.upstreams {
+            let before = count_reconciles(stage)?;
+            stage.serve_upstreams(&project).await?;
+            stage.reconcile_all()?;
+            let mut row = Row::new("applied", "upstreams/");
+            wait_settled(stage, before, &mut row).await?;
+            self.print_row(&row);
         }
         if !saved.source {
             return Ok(false);
@@ -545,7 +574,9 @@ mod tests {
                 source,
                 crds,
                 samples,
+                upstreams,
             } = Saved::classify(Path::new(path));
+            assert_eq!(upstreams, path.starts_with("upstreams/"), "{path}");
             (source, crds, samples)
         };
         for source in [
@@ -561,6 +592,7 @@ mod tests {
         assert_eq!(of("crds/x.yaml"), (false, true, false));
         assert_eq!(of("samples/x.yaml"), (false, false, true));
         for nothing in [
+            "upstreams/pages.yaml",
             "target/wasm/x.rs",
             "node_modules/a/index.js",
             ".git/config.toml",

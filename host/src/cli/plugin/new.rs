@@ -34,8 +34,8 @@ pub struct PluginNewCommand {
     /// Directory to create. Defaults to the name of the plugin.
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
-    /// Directory of the SDK or of an Ostler checkout. Defaults to the checkout that contains the working directory or the
-    /// `ostler` program.
+    /// Directory of the Rust SDK or of an Ostler checkout, for a project that uses its SDK. Defaults to the checkout that
+    /// contains the project, or else to the SDK in the `ostler` program.
     #[arg(long, env = environment::OSTLER_SDK, value_name = "DIR")]
     sdk: Option<PathBuf>,
 }
@@ -66,15 +66,35 @@ impl Language {
             Self::Js => &[
                 ("index.js", include_str!("templates/js/index.js")),
                 ("package.json", include_str!("templates/js/package.json")),
+                (
+                    "test/reconcile.test.js",
+                    include_str!("templates/js/reconcile.test.js"),
+                ),
             ],
             Self::Python => &[
                 ("main.py", include_str!("templates/python/main.py")),
                 ("pyproject.toml", include_str!("templates/python/pyproject.toml")),
+                (
+                    "tests/test_reconcile.py",
+                    include_str!("templates/python/test_reconcile.py"),
+                ),
             ],
             Self::Go => &[
                 ("main.go", include_str!("templates/go/main.go.in")),
                 ("go.mod", include_str!("templates/go/go.mod.in")),
+                ("main_test.go", include_str!("templates/go/main_test.go.in")),
             ],
+        }
+    }
+}
+
+impl From<Language> for ostler_builder::Language {
+    fn from(language: Language) -> Self {
+        match language {
+            Language::Rust => Self::Rust,
+            Language::Js => Self::JavaScript,
+            Language::Python => Self::Python,
+            Language::Go => Self::Go,
         }
     }
 }
@@ -189,9 +209,9 @@ impl PluginNewCommand {
                 folder.display()
             );
         }
-        // The other SDKs are embedded in `ostler`.
+        // The other SDKs are in `ostler`.
         let sdk = match self.language {
-            Language::Rust => Some(Sdk::locate(self.sdk.as_deref(), &folder)?),
+            Language::Rust => Some(RustSdk::locate(self.sdk.as_deref(), &folder)?),
             _ => None,
         };
         let dependency = sdk.as_ref().map(|sdk| sdk.dependency(&folder)).transpose()?;
@@ -204,8 +224,9 @@ impl PluginNewCommand {
                 .with_context(|| format!("writing {}", path.display()))?;
         }
         if let Some(sdk) = sdk {
-            sdk.copy_lock_file(&folder)?;
+            sdk.write_lock_file(&folder)?;
         }
+        ostler_builder::sdk::write_sdk(&folder)?;
         let shown = folder.display();
         println!("{shown}: a plugin that reconciles {}", self.kind);
         for (path, _) in &files {
@@ -221,10 +242,27 @@ impl PluginNewCommand {
         let (singular, plural) = (kind.to_lowercase(), plural_of(kind));
         let own = self.language.template_files();
         let source = own[0].0;
+        // Comments of Go begin with the name.
+        let (about_spec, about_status) = match self.language {
+            Language::Go => (
+                format!("{kind}Spec is a message"),
+                format!("{kind}Status is the observed"),
+            ),
+            _ => ("A message".to_owned(), "Observed".to_owned()),
+        };
         let fill = |text: &str| {
             select_lines(
                 text,
                 &[("messages", self.messages), ("finalizer", self.finalizer)],
+            )
+            .replace(
+                "<<about spec>>",
+                &format!("{about_spec}, kept in a ConfigMap of the same name."),
+            )
+            .replace("<<about status>>", &format!("{about_status} state of a {kind}."))
+            .replace(
+                "<<language>>",
+                &ostler_builder::Language::from(self.language).to_string(),
             )
             .replace("<<kind>>", kind)
             .replace("<<name>>", &self.name)
@@ -237,13 +275,7 @@ impl PluginNewCommand {
             .replace("<<sdk>>", sdk)
         };
         let files = own.iter().chain(SHARED_FILES);
-        let mut files: Vec<_> = files.map(|(path, text)| (fill(path), fill(text))).collect();
-        if self.language == Language::Rust {
-            // A test of the project compares the CRD with this.
-            let crds = files.iter_mut().filter(|(path, _)| path.starts_with("crds/"));
-            crds.for_each(|(_, text)| text.insert_str(0, "# Generated from the Rust types.\n"));
-        }
-        files
+        files.map(|(path, text)| (fill(path), fill(text))).collect()
     }
 }
 
@@ -279,66 +311,80 @@ fn select_lines(text: &str, features: &[(&str, bool)]) -> String {
     lines
 }
 
-/// Location of the SDK: a checkout, since it is not published.
-struct Sdk(PathBuf);
+/// Source of the Rust SDK, which is not on crates.io yet.
+enum RustSdk {
+    /// The one in this program, which each command writes into the project.
+    Embedded,
+    /// The folder of its package in a checkout.
+    Checkout(PathBuf),
+}
 
-impl Sdk {
+impl RustSdk {
     fn locate(given: Option<&Path>, folder: &Path) -> anyhow::Result<Self> {
         if let Some(given) = given {
-            return Self::at_checkout(given).with_context(|| {
+            let found = Self::find_in(given).with_context(|| {
                 format!(
                     "--sdk {}: neither ostler-sdk nor a checkout of Ostler is there",
                     given.display()
                 )
             });
+            return found.map(Self::Checkout);
         }
         let here = std::path::absolute(folder)?;
-        let program = std::env::current_exe().unwrap_or_default();
-        let found = here
-            .ancestors()
-            .chain(program.ancestors())
-            .find_map(Self::at_checkout);
-        found.context("no SDK: it is not on crates.io yet; set --sdk to a checkout of Ostler")
+        let found = here.ancestors().find_map(Self::find_in);
+        Ok(found.map_or(Self::Embedded, Self::Checkout))
     }
 
-    /// The SDK in a folder, or in the checkout that contains the folder.
-    fn at_checkout(folder: &Path) -> Option<Self> {
+    /// The SDK in a folder, or in the checkout that has this root.
+    fn find_in(folder: &Path) -> Option<PathBuf> {
         let candidates = [folder.to_owned(), folder.join("plugins/sdk")];
         let is_sdk = |folder: &PathBuf| {
             let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap_or_default();
             manifest.contains("name = \"ostler-sdk\"\n")
         };
-        candidates.into_iter().find(is_sdk)?.canonicalize().ok().map(Self)
+        candidates.into_iter().find(is_sdk)?.canonicalize().ok()
     }
 
     /// The dependency in Cargo.toml: a relative path if the project is in the same checkout.
     fn dependency(&self, folder: &Path) -> anyhow::Result<String> {
-        let path = match self.checkout() {
-            Some(root) => relative_path(root, folder, &self.0)?,
-            None => None,
+        let path = match self {
+            Self::Embedded => {
+                return Ok(format!(
+                    "# From `ostler`, which writes it here, until it is on crates.io: ostler-sdk = \"{}\"\n\
+                     ostler-sdk = {{ path = {:?} }}",
+                    env!("CARGO_PKG_VERSION"),
+                    ostler_builder::sdk::RUST_SDK_DIR
+                ));
+            }
+            Self::Checkout(sdk) => match checkout_root(sdk) {
+                Some(root) => relative_path(root, folder, sdk)?.unwrap_or_else(|| sdk.clone()),
+                None => sdk.clone(),
+            },
         };
-        let path = path.unwrap_or_else(|| self.0.clone());
         Ok(format!(
             "ostler-sdk = {{ path = {:?} }}",
             path.display().to_string()
         ))
     }
 
-    fn checkout(&self) -> Option<&Path> {
-        self.0
-            .ancestors()
-            .nth(2)
-            .filter(|root| root.join("Cargo.lock").is_file())
+    /// Writes the lock file of the SDK's workspace: its versions are tested, and in a checkout already downloaded.
+    fn write_lock_file(&self, folder: &Path) -> anyhow::Result<()> {
+        let file = folder.join("Cargo.lock");
+        let written = match self {
+            Self::Embedded => fs::write(&file, ostler_builder::sdk::RUST_LOCK_FILE),
+            Self::Checkout(sdk) => match checkout_root(sdk) {
+                Some(root) => fs::copy(root.join("Cargo.lock"), &file).map(drop),
+                None => Ok(()),
+            },
+        };
+        written.with_context(|| format!("writing {}", file.display()))
     }
+}
 
-    /// Copies the SDK's lock file: its versions are tested and already downloaded.
-    fn copy_lock_file(&self, folder: &Path) -> anyhow::Result<()> {
-        if let Some(root) = self.checkout() {
-            fs::copy(root.join("Cargo.lock"), folder.join("Cargo.lock"))
-                .with_context(|| format!("writing {}", folder.join("Cargo.lock").display()))?;
-        }
-        Ok(())
-    }
+/// The root of the checkout that has an SDK.
+fn checkout_root(sdk: &Path) -> Option<&Path> {
+    let root = sdk.ancestors().nth(2)?;
+    root.join("Cargo.lock").is_file().then_some(root)
 }
 
 /// The relative path from a folder to be created to another one, if both are below a root.
@@ -457,20 +503,31 @@ mod tests {
     }
 
     #[test]
-    fn sdk_is_referenced_by_its_relative_path() {
+    fn rust_sdk_is_that_of_the_checkout_or_of_the_program() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        let sdk = Sdk::locate(None, &root.join("plugins/new/one")).unwrap();
+        let inside = root.join("plugins/new/one");
+        let sdk = RustSdk::locate(None, &inside).unwrap();
         assert_eq!(
-            sdk.dependency(&root.join("plugins/new/one")).unwrap(),
+            sdk.dependency(&inside).unwrap(),
             "ostler-sdk = { path = \"../../../plugins/sdk\" }"
         );
         let elsewhere = tempfile::tempdir().unwrap();
-        let absolute = sdk.dependency(&elsewhere.path().join("one")).unwrap();
+        let outside = elsewhere.path().join("one");
+        let given = RustSdk::locate(Some(root), &outside).unwrap();
+        let absolute = given.dependency(&outside).unwrap();
         assert!(
             absolute.contains(&*root.canonicalize().unwrap().to_string_lossy()),
             "{absolute}"
         );
-        let error = Sdk::locate(Some(elsewhere.path()), elsewhere.path())
+        let embedded = RustSdk::locate(None, &outside)
+            .unwrap()
+            .dependency(&outside)
+            .unwrap();
+        assert!(
+            embedded.ends_with("ostler-sdk = { path = \".ostler/sdk/plugins/sdk\" }"),
+            "{embedded}"
+        );
+        let error = RustSdk::locate(Some(elsewhere.path()), elsewhere.path())
             .err()
             .unwrap();
         assert!(

@@ -1,4 +1,4 @@
-//! A plugin's project folder: requested permissions, CRDs and samples.
+//! A plugin's project folder: requested permissions, CRDs, samples and simulated upstreams.
 
 use std::{
     io::ErrorKind,
@@ -9,6 +9,7 @@ use anyhow::{Context, bail};
 use ostler_builder::{Language, manifest};
 use serde_json::{Value, json};
 
+use super::simulated_upstream::UpstreamFile;
 use crate::{
     kube::key::Gvk,
     policy::{grants::Grants, manifest::Manifest},
@@ -26,6 +27,8 @@ pub struct Project {
     pub crds: Vec<Document>,
     /// Sample objects.
     pub samples: Vec<Document>,
+    /// Simulated upstreams.
+    pub upstreams: Vec<UpstreamFile>,
 }
 
 /// An object in a file.
@@ -82,6 +85,7 @@ impl Project {
             asks: read_asks(folder)?,
             crds,
             samples: read_documents(&folder.join("samples"))?,
+            upstreams: UpstreamFile::read_all(folder)?,
         })
     }
 

@@ -18,7 +18,7 @@ use super::super::{
 use crate::{
     contract::{inspection, limits::PluginLimits},
     plugin,
-    policy::grants::Grants,
+    policy::grants::{Grants, Permissions},
     sandbox::engine::Engine,
     supply::{
         oci::{ComponentInterfaces, OciReference},
@@ -144,6 +144,19 @@ impl LocalComponent {
             },
             plugin,
         })
+    }
+
+    /// The name that it declares.
+    pub fn name(&self) -> &str {
+        self.plugin.name()
+    }
+
+    /// The permissions that its manifest asks for; `None` without a manifest.
+    pub fn permissions(&self) -> Option<&Permissions> {
+        self.plugin
+            .manifest
+            .as_ref()
+            .map(|manifest| &manifest.permissions)
     }
 
     /// The version that it declares.

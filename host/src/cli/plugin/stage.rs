@@ -1,18 +1,20 @@
 //! A host in this process to test a plugin in, with an embedded API server unless a cluster is given.
 
 use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    collections::BTreeSet,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, bail};
-use ipnet::IpNet;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
-use super::project::{Document, Project};
+use super::{
+    project::{Document, Project},
+    simulated_upstream::SimulatedUpstream,
+};
 use crate::{
     admin::Admin,
     client::api::{ApiClient, ApiError, PatchType},
@@ -22,6 +24,9 @@ use crate::{
         key::{Gvk, ObjectRef},
     },
     plugin::{LoadState, Plugin, SlotReport},
+    policy::network::loopback_networks,
+    sandbox::engine::FunctionCache,
+    schedule::{dispatcher::Cause, queue::Priority},
 };
 
 /// Time for the API server to serve the kind of a new CRD.
@@ -45,6 +50,7 @@ pub struct PluginStage {
     config: kube::Config,
     cluster: ApiClient,
     directory: TempDir,
+    upstreams: Vec<SimulatedUpstream>,
 }
 
 impl PluginStage {
@@ -79,7 +85,46 @@ impl PluginStage {
             config,
             cluster,
             directory,
+            upstreams: Vec::new(),
         })
+    }
+
+    /// Serves the simulated upstreams of a project, and applies an Upstream of each in the namespaces of the samples. One whose file
+    /// has changed gets another port, by which the host forgets what it knows of the former server, such as an open circuit.
+    pub async fn serve_upstreams(&mut self, project: &Project) -> anyhow::Result<()> {
+        let of_samples = project
+            .samples
+            .iter()
+            .map(|sample| sample.text("/metadata/namespace"));
+        let mut namespaces: BTreeSet<&str> = of_samples.collect();
+        namespaces.insert("");
+        for file in &project.upstreams {
+            if self.upstreams.iter().any(|served| served.file() == file) {
+                continue;
+            }
+            let served = SimulatedUpstream::start(file).await?;
+            for namespace in &namespaces {
+                let mut object = served.build_object();
+                if !namespace.is_empty() {
+                    object["metadata"]["namespace"] = (*namespace).into();
+                }
+                let file = file.path.clone();
+                self.apply(&Document { file, object }).await?;
+            }
+            self.upstreams.retain(|other| other.file().name != file.name);
+            self.upstreams.push(served);
+        }
+        Ok(())
+    }
+
+    /// Queues every object that was reconciled, for what no watch reports.
+    pub fn reconcile_all(&self) -> anyhow::Result<()> {
+        let host = self.host()?;
+        for key in host.stats().keys() {
+            let dispatcher = &host.services().dispatcher;
+            dispatcher.enqueue(&key, Priority::High, Cause::Manual);
+        }
+        Ok(())
     }
 
     /// The kubeconfig of the embedded API server.
@@ -108,7 +153,8 @@ impl PluginStage {
         let mut namespace = "";
         if resource.namespaced {
             namespace = match document.text("/metadata/namespace") {
-                "" => "default",
+                // As with kubectl, that of the kubeconfig's context.
+                "" => &*self.config.default_namespace,
                 namespace => namespace,
             };
             object["metadata"]["namespace"] = namespace.into();
@@ -205,7 +251,13 @@ impl PluginStage {
         ostler_builder::replace_file(&self.grants_file(), text.as_bytes())
     }
 
-    fn grants_file(&self) -> PathBuf {
+    /// Directory of the component and its configuration.
+    pub fn plugin_dir(&self) -> PathBuf {
+        self.directory.path().join("plugins")
+    }
+
+    /// File with the permissions of the plugin.
+    pub fn grants_file(&self) -> PathBuf {
         self.directory.path().join("grants.yaml")
     }
 
@@ -216,28 +268,46 @@ impl PluginStage {
     }
 
     fn plugin_file(&self, plugin: &str, extension: &str) -> PathBuf {
-        self.directory
-            .path()
-            .join(format!("plugins/{plugin}.{extension}"))
+        self.plugin_dir().join(format!("{plugin}.{extension}"))
+    }
+
+    /// Applies the CRDs of the host's own kinds, which samples may need.
+    async fn install_host_kinds(&self) -> anyhow::Result<()> {
+        let crds = [
+            crate::upstream::crd_yaml(),
+            crate::cluster::spec::crd_yaml(),
+            crate::plugin::spec::crd_yaml(),
+        ];
+        let parse = |yaml: &String| {
+            let object = serde_saphyr::from_str(yaml).context("a CRD of the host")?;
+            let file = PathBuf::from("crds");
+            anyhow::Ok(Document { file, object })
+        };
+        let crds = crds.iter().map(parse).collect::<anyhow::Result<Vec<_>>>()?;
+        self.install_crds(&crds).await
     }
 
     /// Starts the host with the granted permissions.
     pub async fn start_host(&mut self) -> anyhow::Result<()> {
+        // A cluster has those of the host that is installed there.
+        if self.server.is_some() {
+            self.install_host_kinds().await?;
+        }
         let grants = match std::fs::read_to_string(self.grants_file()) {
             Ok(text) => crate::policy::grants::Grants::parse(&text, "plugin.yaml")
                 .map_err(|e| anyhow::anyhow!("{e}"))?,
             Err(_) => crate::policy::grants::Grants::default(),
         };
-        // Upstreams under development run on this machine.
-        let loopback = [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()].map(IpNet::from);
         let settings = HostSettings {
-            plugins: self.directory.path().join("plugins"),
+            plugins: self.plugin_dir(),
             grants,
             grants_file: Some(self.grants_file()),
-            network: loopback.to_vec(),
+            // Upstreams under development run on this machine.
+            network: loopback_networks().to_vec(),
             // Digests of secrets are the same after a restart, so that no object of the cluster changes.
             own_namespace: Some(self.config.default_namespace.clone()),
             workers: WORKERS,
+            functions: Some(FunctionCache::default()),
             ..HostSettings::default()
         };
         let client = kube::Client::try_from(self.config.clone())?;

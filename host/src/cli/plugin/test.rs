@@ -14,6 +14,7 @@ use tokio::process::Command;
 
 use super::{
     build::build,
+    crds,
     expectation::ConditionExpectation,
     format_kilobytes,
     project::{Document, Project},
@@ -42,9 +43,13 @@ pub struct PluginTestCommand {
     /// Directory of the plugin project.
     #[arg(default_value = ".")]
     folder: PathBuf,
-    /// Skip the project's own tests (cargo test, node --test, pytest, go test).
+    /// Skip the project's own tests (cargo test, node --test, unittest, go test).
     #[arg(long)]
     skip_native: bool,
+    /// Kubeconfig of a cluster to test on. The plugin's CRDs are applied to it and stay; its samples are applied and deleted.
+    /// Defaults to an embedded API server.
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
     /// Configuration of the plugin.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -173,7 +178,7 @@ impl PluginTestCommand {
         let stage = stage.as_ref();
         let on = || stage.context("no host");
         let kinds = checks
-            .run_check("matches its CRDs", async { check_kinds(on()?, project) })
+            .run_check("matches its CRDs", check_kinds(on(), project))
             .await;
         let kinds = kinds.unwrap_or_default();
         let keys = checks
@@ -200,9 +205,10 @@ impl PluginTestCommand {
         name: &str,
         wasm: &[u8],
     ) -> anyhow::Result<(PluginStage, String)> {
-        let mut stage = PluginStage::prepare(None).await?;
+        let mut stage = PluginStage::prepare(self.kubeconfig.clone()).await?;
         stage.install_crds(&project.crds).await?;
         stage.start_host().await?;
+        stage.serve_upstreams(project).await?;
         let report = stage
             .offer_build(project, name, self.config.as_deref(), wasm)
             .await?;
@@ -420,10 +426,21 @@ async fn written_kinds(stage: &PluginStage, project: &Project) -> Vec<Gvk> {
     kinds
 }
 
-/// The kinds that the component declares; the CRDs must define them.
-fn check_kinds(stage: &PluginStage, project: &Project) -> anyhow::Result<(Vec<Gvk>, String)> {
-    let kinds = stage.serving_kinds()?;
+/// The kinds that the component declares; the CRDs must define them, with the fields of their types.
+async fn check_kinds(
+    stage: anyhow::Result<&PluginStage>,
+    project: &Project,
+) -> anyhow::Result<(Vec<Gvk>, String)> {
+    let kinds = stage?.serving_kinds()?;
     project.check_kinds_defined(&kinds)?;
+    let outdated = crds::find_outdated(&project.folder).await?;
+    if !outdated.is_empty() {
+        bail!(
+            "crds/ differs from the types: {}: write it with `ostler plugin crds {}`",
+            crds::summarize_changes(&outdated),
+            project.folder.display()
+        );
+    }
     let names: Vec<_> = kinds.iter().map(ToString::to_string).collect();
     Ok((kinds, names.join(", ")))
 }
@@ -457,21 +474,17 @@ async fn run_native_tests(project: &Project) -> anyhow::Result<((), String)> {
 
 /// The command that runs the tests of a folder; `None` without tests.
 fn test_runner(folder: &Path, language: Language) -> anyhow::Result<Option<std::process::Command>> {
-    let has = |names: &[&str]| names.iter().any(|name| folder.join(name).exists());
-    let (program, arguments): (_, &[&str]) = match language {
+    ostler_builder::sdk::write_sdk(folder)?;
+    Ok(match language {
         Language::Rust => {
             let mut command = ostler_builder::rust::test_command(folder)?;
             command.arg("--quiet");
-            return Ok(Some(command));
+            Some(command)
         }
-        Language::JavaScript if has(&["test", "tests"]) => ("node", &["--test"]),
-        Language::Python if has(&["tests"]) => ("python3", &["-m", "unittest", "discover", "tests"]),
-        Language::Go => return Ok(Some(ostler_builder::go::test_command(folder)?)),
-        Language::JavaScript | Language::Python => return Ok(None),
-    };
-    let mut command = std::process::Command::new(program);
-    command.args(arguments);
-    Ok(Some(command))
+        Language::JavaScript => ostler_builder::javascript::test_command(folder)?,
+        Language::Python => ostler_builder::python::test_command(folder)?,
+        Language::Go => Some(ostler_builder::go::test_command(folder)?),
+    })
 }
 
 #[cfg(test)]

@@ -2,8 +2,9 @@
 //!
 //! It writes one file of types, one for the component (`wasip1`), and one for tests that run natively, where each
 //! import is a variable that a test sets. `wit.go` and `memory.go` beside them do not depend on the contract. Features
-//! the contract does not use (resources, flags, variants as parameters) are refused by name. The message handler, which
-//! only some plugins export, has its entry points in a package of its own: importing it exports them.
+//! the contract does not use (resources, flags, variants as parameters) are refused by name. The message handler
+//! and the life-cycle hooks, which only some plugins export, have their entry points in packages of their own: importing one
+//! exports them.
 //!
 //! It is hand-written although `wit-bindgen-go` (0.63) supports the standard compiler for worlds without async: that
 //! generator puts the entry points into the plugin's own `main` package and a `go.mod` of its own, its code imports
@@ -29,8 +30,8 @@ const GENERATED_HEADER: &str = "// Code generated from wit/ by ostler-builder. D
 ///
 /// # Errors
 /// Names the feature of the contract that is not supported.
-pub fn generate_bindings() -> Result<BTreeMap<&'static str, String>> {
-    let (resolve, world) = contract::resolve_world(&[], contract::MESSAGING_WORLD)?;
+pub fn generate_bindings() -> Result<BTreeMap<String, String>> {
+    let (resolve, world) = contract::resolve_world(&[], "full-plugin")?;
     let mut sizes = SizeAlign::default();
     sizes.fill(&resolve);
     let mut generator = Generator {
@@ -39,7 +40,7 @@ pub fn generate_bindings() -> Result<BTreeMap<&'static str, String>> {
         types: String::new(),
         abi: String::new(),
         native: String::new(),
-        optional: String::new(),
+        optional: BTreeMap::new(),
         done: BTreeSet::new(),
         declared: BTreeSet::new(),
         variables: 0,
@@ -67,16 +68,18 @@ pub fn generate_bindings() -> Result<BTreeMap<&'static str, String>> {
         ..
     } = generator;
     let file = |tag: &str, text: String| format!("{GENERATED_HEADER}{tag}package wit\n\n{text}");
-    let optional = format!("package messages\n\nimport \"ostler.dev/sdk/wit\"\n\n{optional}");
-    Ok(BTreeMap::from([
-        ("wit/types.go", file("", types)),
-        ("wit/abi.go", file("//go:build wasip1\n\n", abi)),
-        ("wit/native.go", file("//go:build !wasip1\n\n", native)),
-        (
-            "messages/abi.go",
-            format!("{GENERATED_HEADER}//go:build wasip1\n\n{optional}"),
-        ),
-    ]))
+    let mut files = BTreeMap::from([
+        ("wit/types.go".to_owned(), file("", types)),
+        ("wit/abi.go".to_owned(), file("//go:build wasip1\n\n", abi)),
+        ("wit/native.go".to_owned(), file("//go:build !wasip1\n\n", native)),
+    ]);
+    for (package, entry_points) in optional {
+        let import = "import \"ostler.dev/sdk/wit\"";
+        let text =
+            format!("{GENERATED_HEADER}//go:build wasip1\n\npackage {package}\n\n{import}\n\n{entry_points}");
+        files.insert(format!("{package}/abi.go"), text);
+    }
+    Ok(files)
 }
 
 struct Generator<'a> {
@@ -85,8 +88,8 @@ struct Generator<'a> {
     types: String,
     abi: String,
     native: String,
-    /// Entry points of the interfaces that only some plugins export.
-    optional: String,
+    /// Entry points of the interfaces that only some plugins export, by the package that a plugin imports for them.
+    optional: BTreeMap<&'static str, String>,
     /// Types whose functions `load` and `store` are already written.
     done: BTreeSet<String>,
     declared: BTreeSet<InterfaceId>,
@@ -213,7 +216,7 @@ mod tests {
     fn checked_in_bindings_are_current() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sdk-go");
         for (name, text) in generate_bindings().unwrap() {
-            let path = folder.join(name);
+            let path = folder.join(&name);
             let text = super::super::format_source(&text).unwrap();
             if std::env::var_os("UPDATE_BINDINGS").is_some() {
                 crate::replace_file(&path, text.as_bytes()).unwrap();

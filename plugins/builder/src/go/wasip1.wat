@@ -39,17 +39,83 @@
           (br $next))))
     (i32.const 0))
 
+  ;; The text of a panic. The runtime prints it in pieces, and ends the instance without another call: so each line is reported
+  ;; with all before it, and the host takes the last report. The SDK gives the memory, by a write to a descriptor that no program
+  ;; has: a buffer, and the fields of the log line, of which the last value is the text.
+  (global $buffer (mut i32) (i32.const 0))
+  (global $size (mut i32) (i32.const 0))
+  (global $fields (mut i32) (i32.const 0))
+  (global $used (mut i32) (i32.const 0))
+
+  ;; Reports the text: an error line with its first line, without `panic: `, as message.
+  (func $report
+    (local $start i32)
+    (local $end i32)
+    (local.set $start (global.get $buffer))
+    (if (i32.eq (i32.load (local.get $start)) (i32.const 0x696E6170))
+      (then (local.set $start (i32.add (local.get $start) (i32.const 7)))))
+    (local.set $end (local.get $start))
+    (block $found
+      (loop $next
+        (br_if $found (i32.ge_u (local.get $end) (i32.add (global.get $buffer) (global.get $used))))
+        (br_if $found (i32.eq (i32.load8_u (local.get $end)) (i32.const 10)))
+        (local.set $end (i32.add (local.get $end) (i32.const 1)))
+        (br $next)))
+    (i32.store offset=28 (global.get $fields) (global.get $used))
+    (call $log
+      (i32.const 4)
+      (local.get $start) (i32.sub (local.get $end) (local.get $start))
+      (global.get $fields) (i32.const 2)))
+
+  ;; Keeps a piece of a panic: the first is `panic: ` or `fatal error: `, which no program prints alone. False for other output.
+  (func $keep (param $text i32) (param $length i32) (result i32)
+    (if (i32.eqz (global.get $buffer)) (then (return (i32.const 0))))
+    (if (i32.eqz (global.get $used))
+      (then
+        (if (i32.or (i32.lt_u (local.get $length) (i32.const 7)) (i32.gt_u (local.get $length) (i32.const 13)))
+          (then (return (i32.const 0))))
+        (if (i32.or
+              (i32.and
+                (i32.eq (local.get $length) (i32.const 7))
+                (i32.and
+                  (i32.eq (i32.load (local.get $text)) (i32.const 0x696E6170)) ;; pani
+                  (i32.eq (i32.load offset=3 (local.get $text)) (i32.const 0x203A6369)))) ;; ic:_
+              (i32.and
+                (i32.eq (local.get $length) (i32.const 13))
+                (i64.eq (i64.load (local.get $text)) (i64.const 0x7265206C61746166)))) ;; fatal er
+          (then)
+          (else (return (i32.const 0))))))
+    (if (i32.gt_u (local.get $length) (i32.sub (global.get $size) (global.get $used)))
+      (then (local.set $length (i32.sub (global.get $size) (global.get $used)))))
+    (memory.copy (i32.add (global.get $buffer) (global.get $used)) (local.get $text) (local.get $length))
+    (global.set $used (i32.add (global.get $used) (local.get $length)))
+    (if (i32.eq
+          (i32.load8_u (i32.sub (i32.add (global.get $buffer) (global.get $used)) (i32.const 1)))
+          (i32.const 10))
+      (then (call $report)))
+    (i32.const 1))
+
   ;; stdout is level info, stderr level warn; a write is a line.
   (func (export "fd_write") (param $fd i32) (param $parts i32) (param $count i32) (param $written i32) (result i32)
     (local $sum i32)
+    (if (i32.eq (local.get $fd) (i32.const 0x6F73))
+      (then
+        (global.set $buffer (i32.load (local.get $parts)))
+        (global.set $size (i32.load offset=4 (local.get $parts)))
+        (global.set $fields (i32.load offset=8 (local.get $parts)))
+        (return (i32.const 0))))
     (if (i32.gt_u (i32.sub (local.get $fd) (i32.const 1)) (i32.const 1)) (then (return (i32.const 8))))
     (loop $next
       (if (local.get $count)
         (then
-          (call $log
-            (i32.add (local.get $fd) (i32.const 1))
-            (i32.load (local.get $parts)) (i32.load offset=4 (local.get $parts))
-            (i32.const 8) (i32.const 0))
+          (if (i32.or
+                (i32.eq (local.get $fd) (i32.const 1))
+                (i32.eqz (call $keep (i32.load (local.get $parts)) (i32.load offset=4 (local.get $parts)))))
+            (then
+              (call $log
+                (i32.add (local.get $fd) (i32.const 1))
+                (i32.load (local.get $parts)) (i32.load offset=4 (local.get $parts))
+                (i32.const 8) (i32.const 0))))
           (local.set $sum (i32.add (local.get $sum) (i32.load offset=4 (local.get $parts))))
           (local.set $parts (i32.add (local.get $parts) (i32.const 8)))
           (local.set $count (i32.sub (local.get $count) (i32.const 1)))

@@ -98,7 +98,11 @@ fn invalid_project_is_reported_with_file_field_and_remedy() {
     check_message(
         &terminal,
         &["plugin", "crds", "empty"],
-        &["empty", "written by hand", "edit the files in crds/"],
+        &[
+            "empty",
+            "none of its kinds has typed fields",
+            "ostler.Reconciler[Spec]",
+        ],
     );
     for command in ["explain", "logs"] {
         check_message(
@@ -244,9 +248,7 @@ fn check_sources(language: &str, source: &str, edits: &[Edit]) {
         check_message(&terminal, &["plugin", "build", &name], words);
     }
     write(&folder, source, &sound);
-    if language == "rust" {
-        check_changed_types(&terminal, &name);
-    }
+    check_changed_types(&terminal, &name, language, source);
     let checks = terminal.json(&["plugin", "test", &name, "--output", "json"]);
     let all = checks.as_array().expect("checks");
     assert!(
@@ -256,15 +258,29 @@ fn check_sources(language: &str, source: &str, edits: &[Edit]) {
 }
 
 /// Types that are newer than the CRD.
-fn check_changed_types(terminal: &Terminal, name: &str) {
+fn check_changed_types(terminal: &Terminal, name: &str, language: &str, source: &str) {
     let folder = terminal.path().join(name);
-    let sound = fs::read_to_string(folder.join("src/lib.rs")).expect("a source");
-    let field = "    /// Text of the ConfigMap.\n";
-    let newer = sound.replace(
-        field,
-        &format!("    /// Its size.\n    pub size: Option<u32>,\n{field}"),
-    );
-    write(&folder, "src/lib.rs", &newer);
+    let sound = fs::read_to_string(folder.join(source)).expect("a source");
+    let (field, more) = match language {
+        "rust" => (
+            "    /// Text of the ConfigMap.\n",
+            "    /// Its size.\n    pub size: Option<u32>,\n    /// Text of the ConfigMap.\n",
+        ),
+        "go" => (
+            "\t// Text of the ConfigMap.\n",
+            "\t// Its size.\n\tSize uint32 `json:\"size,omitempty\"`\n\t// Text of the ConfigMap.\n",
+        ),
+        "js" => (
+            " * @property {string} message",
+            " * @property {number} [size] Its size. {@asType integer}\n * @property {string} message",
+        ),
+        _ => (
+            "    \"\"\"Text of the ConfigMap.\"\"\"\n",
+            "    \"\"\"Text of the ConfigMap.\"\"\"\n    size: int | None = None\n    \"\"\"Its size.\"\"\"\n",
+        ),
+    };
+    assert_eq!(sound.matches(field).count(), 1, "{field} in\n{sound}");
+    write(&folder, source, &sound.replace(field, more));
     let file = format!("{name}/crds/example.dev_things.yaml");
     check_message(
         terminal,
@@ -272,7 +288,7 @@ fn check_changed_types(terminal: &Terminal, name: &str) {
         &[
             &file,
             "thing.spec.size added",
-            "ostler plugin crds finalized-in-rust",
+            &format!("ostler plugin crds {name}"),
         ],
     );
     let written = terminal.json(&["plugin", "crds", name, "--output", "json"]);

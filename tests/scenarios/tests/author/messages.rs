@@ -23,6 +23,8 @@ pub struct BuiltProject {
     pub folder: PathBuf,
     /// Path of the component.
     pub component: PathBuf,
+    /// True if it has the life-cycle hooks.
+    pub has_hooks: bool,
 }
 
 /// The exchange that the handlers publish to, and its only queue. The routing key is the name of the project.
@@ -79,6 +81,92 @@ pub fn add_publish(folder: &Path, language: &str) {
     );
 }
 
+/// Adds life-cycle hooks to a new project, with which stored objects get the label `upgraded`, and the namespace of the
+/// configuration a ConfigMap `initialized`.
+pub fn add_hooks(folder: &Path, language: &str) {
+    let (file, hooks) = match language {
+        // A plugin for the scenarios of hooks is written in Rust.
+        "rust" => return,
+        "go" => (
+            "hooks.go",
+            r#"package main
+
+import (
+	"fmt"
+
+	ostler "ostler.dev/sdk"
+	"ostler.dev/sdk/lifecycle"
+)
+
+func init() {
+	lifecycle.Export(lifecycle.Hooks{
+		Initialize: func() error {
+			var config struct {
+				Namespace string
+				Big       any
+			}
+			if err := ostler.Config(&config); err != nil {
+				return err
+			}
+			metadata := map[string]string{"name": "initialized", "namespace": config.Namespace}
+			data := map[string]string{"big": fmt.Sprint(config.Big)}
+			return ostler.Apply(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}, false)
+		},
+		Upgrade: func(object map[string]any) (map[string]any, error) {
+			object["metadata"].(map[string]any)["labels"] = map[string]string{"upgraded": "yes"}
+			return object, nil
+		},
+	})
+}
+"#,
+        ),
+        "js" => (
+            "index.js",
+            r#"
+import { lifecycleHooks } from "ostler";
+
+export const lifecycle = lifecycleHooks({
+  initialize(host) {
+    const { namespace, big } = host.config();
+    const data = { big: `${big}` };
+    host.apply({ apiVersion: "v1", kind: "ConfigMap", metadata: { name: "initialized", namespace }, data });
+  },
+  upgrade: (object) => ({ ...object, metadata: { ...object.metadata, labels: { upgraded: "yes" } } }),
+});
+"#,
+        ),
+        "python" => (
+            "main.py",
+            r#"
+
+from ostler import lifecycle_hooks  # noqa: E402
+
+
+def initialize(host):
+    config = host.config()
+    metadata = {"name": "initialized", "namespace": config["namespace"]}
+    host.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"big": str(config["big"])}})
+
+
+def upgrade(object, host):
+    return {**object, "metadata": {**object["metadata"], "labels": {"upgraded": "yes"}}}
+
+
+Lifecycle = lifecycle_hooks(initialize, upgrade)
+"#,
+        ),
+        other => panic!("no project is written in {other}"),
+    };
+    let path = folder.join(file);
+    let source = std::fs::read_to_string(&path).unwrap_or_default();
+    std::fs::write(path, source + hooks).expect("saved");
+    replace_once(
+        &folder.join("plugin.yaml"),
+        "  kubernetes:\n",
+        "  kubernetes:\n  - {kinds: [ConfigMap], verbs: [apply], namespaces: ['*']}\n",
+    );
+}
+
 fn replace_once(path: &Path, from: &str, to: &str) {
     let text = std::fs::read_to_string(path).expect("a source");
     assert_eq!(text.matches(from).count(), 1, "{from} in {}", path.display());
@@ -126,12 +214,19 @@ pub async fn check_handler(project: &BuiltProject) {
     }
     let grants = format!(
         "plugins:\n  {name}:\n    reconciles: [{{group: example.dev, kinds: ['*']}}]\n    kubernetes:\n    \
-         - {{kinds: [ConfigMap], verbs: [apply]}}\n    - {{group: example.dev, kinds: ['*'], verbs: [create]}}\n    \
+         - {{kinds: [ConfigMap], verbs: [apply], namespaces: ['*']}}\n    - {{group: example.dev, kinds: ['*'], verbs: [create]}}\n    \
          messages: [{{exchanges: [{ANSWERS}], routingKeys: [{name}]}}]\n    \
          subscriptions:\n    - {{upstream: {{namespace: {}, name: rabbitmq}}, queue: {queue}}}\n",
         lab.namespace
     );
     lab.settings.grants = Grants::parse(&grants, "grants.yaml").expect("grants");
+    // No float has this value.
+    let config = json!({"namespace": lab.namespace, "big": (1_u64 << 53) + 1}).to_string();
+    std::fs::write(lab.settings.plugins.join(format!("{name}.yaml")), config).expect("written");
+    // It is there before the plugin, which upgrades it.
+    let stored = json!({"apiVersion": "example.dev/v1", "kind": project.kind,
+        "metadata": {"name": "stored", "namespace": lab.namespace}, "spec": {"message": "Hello"}});
+    lab.apply(stored).await;
     client.declare_queue(queue).await;
     let message = json!({"name": "asked-for", "message": format!("Grüße in {name}")}).to_string();
     for _ in 0..DELIVERIES {
@@ -154,6 +249,12 @@ pub async fn check_handler(project: &BuiltProject) {
         format!("Grüße in {name}"),
         "{object:#}"
     );
+    let stored = lab.wait_ready(&kind, "stored").await;
+    if project.has_hooks {
+        assert_eq!(stored["metadata"]["labels"]["upgraded"], "yes", "{stored:#}");
+        let initialized = lab.get(&Gvk::new("", "v1", "ConfigMap"), "initialized").await;
+        assert_eq!(initialized.expect(name)["data"]["big"], "9007199254740993");
+    }
     let letter = client.wait_message(&format!("{queue}.dead-letter")).await;
     assert_eq!(letter.data, b"{", "{name}");
     let depth = async || client.queue_depth(queue).await == Some(0);

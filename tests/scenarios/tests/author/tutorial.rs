@@ -1,10 +1,18 @@
 //! Execution of docs/tutorial.md: its blocks are commands and lines that their output must contain.
 
-use std::{process::Command, time::Instant};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    time::Instant,
+};
 
-use ostler_test_harness::workspace_root;
+use ostler_test_harness::{Lab, workspace_root};
+use serde_json::Value;
 
 use crate::author::{Running, Terminal, output_text, wait_until};
+
+/// Limit of the lines of a reconciler.
+const MAX_RECONCILER_LINES: usize = 60;
 
 /// A block of commands, and the lines that their output must contain.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -15,8 +23,8 @@ struct Block {
     beside: bool,
 }
 
-/// Parses the blocks of a page.
-fn parse_blocks(page: &str) -> Vec<Block> {
+/// Parses the blocks of a page for a language: those that name no language, or this one.
+fn parse_blocks(page: &str, language: &str) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     let mut lines = page.lines();
     while let Some(line) = lines.next() {
@@ -28,17 +36,63 @@ fn parse_blocks(page: &str) -> Vec<Block> {
             .take_while(|l| *l != "```")
             .map(str::to_owned)
             .collect();
-        match info.split_once(' ').unwrap_or((info, "")) {
-            ("sh", terminal) => blocks.push(Block {
+        let (kind, of) = info.split_once(' ').unwrap_or((info, ""));
+        if !["", "terminal 2", language].contains(&of) {
+            assert!(LANGUAGES.contains(&of), "```{info}: this is no language");
+            continue;
+        }
+        match kind {
+            "sh" => blocks.push(Block {
                 commands: body.join("\n"),
                 expected: Vec::new(),
-                beside: !terminal.is_empty(),
+                beside: of == "terminal 2",
             }),
-            ("text", _) => blocks.last_mut().expect("commands before their output").expected = body,
-            (other, _) => panic!("```{other}: neither commands (sh) nor their output (text)"),
+            "text" => blocks.last_mut().expect("commands before their output").expected = body,
+            other => panic!("```{other}: neither commands (sh) nor their output (text)"),
         }
     }
     blocks
+}
+
+/// The languages of the page.
+const LANGUAGES: [&str; 4] = ["rust", "go", "js", "python"];
+
+/// A cluster on which `plugin dev` runs the tutorial instead of on its own API server: its kubeconfig, with a namespace.
+pub struct TutorialCluster {
+    kubeconfig: PathBuf,
+    namespace: String,
+}
+
+impl TutorialCluster {
+    /// The API server of a lab, if that is a real one.
+    pub fn of_lab(lab: &Lab, folder: &Path) -> Option<Self> {
+        if lab.embedded.is_some() {
+            return None;
+        }
+        let text = std::fs::read_to_string(&lab.kubeconfig).expect("a kubeconfig");
+        let mut config: Value = serde_saphyr::from_str(&text).expect("YAML");
+        config["contexts"][0]["context"]["namespace"] = lab.namespace.clone().into();
+        let kubeconfig = folder.join("cluster.json");
+        std::fs::write(&kubeconfig, config.to_string()).expect("written");
+        Some(Self {
+            kubeconfig,
+            namespace: lab.namespace.clone(),
+        })
+    }
+
+    /// The page for this cluster, which other tests use as well: its kind has a group of its own.
+    fn adapt(&self, page: &str) -> String {
+        let dev = "ostler plugin dev hello";
+        assert_eq!(page.matches(dev).count(), 1);
+        // The test before `plugin dev` runs there, too; the one after it would share the objects with that.
+        let test = "ostler plugin test hello";
+        assert_eq!(page.matches(test).count(), 2);
+        let kubeconfig = self.kubeconfig.display();
+        page.replacen(test, &format!("{test} --kubeconfig {kubeconfig}"), 1)
+            .replace(dev, &format!("{dev} --kubeconfig {kubeconfig}"))
+            .replace("example.dev", &format!("{}.example.dev", self.namespace))
+            .replace("default/example", &format!("{}/example", self.namespace))
+    }
 }
 
 /// A line with its columns separated by one space.
@@ -61,15 +115,16 @@ fn bash(terminal: &Terminal, commands: &str) -> Command {
     command
 }
 
-/// Runs the commands of the page.
-pub fn run_tutorial() {
-    let page = std::fs::read_to_string(workspace_root().join("docs/tutorial.md")).expect("the tutorial");
-    let blocks = parse_blocks(&page);
+/// Runs the commands of the page in a language.
+pub fn run_tutorial(terminal: &Terminal, language: &str, cluster: Option<&TutorialCluster>) {
+    let documented =
+        std::fs::read_to_string(workspace_root().join("docs/tutorial.md")).expect("the tutorial");
+    let page = cluster.map_or_else(|| documented.clone(), |cluster| cluster.adapt(&documented));
+    let blocks = parse_blocks(&page, language);
     assert!(
         blocks.iter().filter(|b| !b.expected.is_empty()).count() >= 5,
         "{blocks:#?}"
     );
-    let terminal = Terminal::new("tutorial");
     let mut beside: Option<Running> = None;
     let (began, mut lines) = (Instant::now(), 0);
     for block in &blocks {
@@ -78,7 +133,7 @@ pub fn run_tutorial() {
         if block.beside {
             // `exec` replaces the shell, so that a signal reaches the command itself.
             let commands = format!("exec {}", block.commands);
-            beside = Some(terminal.start(&mut bash(&terminal, &commands), "terminal-2.log"));
+            beside = Some(terminal.start(&mut bash(terminal, &commands), "terminal-2.log"));
         } else if ["ostler explain", "ostler logs"]
             .iter()
             .any(|c| block.commands.starts_with(c))
@@ -93,11 +148,11 @@ pub fn run_tutorial() {
                         beside.log()
                     );
                 }
-                last = output_text(&bash(&terminal, &block.commands).output().expect("bash"));
+                last = output_text(&bash(terminal, &block.commands).output().expect("bash"));
                 find_missing_line(block, &last).is_none()
             });
         } else {
-            let output = bash(&terminal, &block.commands).output().expect("bash");
+            let output = bash(terminal, &block.commands).output().expect("bash");
             let text = output_text(&output);
             assert!(output.status.success(), "{}\n{text}", block.commands);
             if let Some(line) = find_missing_line(block, &text) {
@@ -108,28 +163,40 @@ pub fn run_tutorial() {
         println!("{:>6.1} s  {first}", since.elapsed().as_secs_f64());
     }
     println!("{:>6.1} s  all of it", began.elapsed().as_secs_f64());
-    let source = std::fs::read_to_string(terminal.path().join("hello/src/lib.rs")).expect("a source");
+    let (name, file) = match language {
+        "rust" => ("Rust", "src/lib.rs"),
+        "go" => ("Go", "main.go"),
+        "js" => ("JavaScript", "index.js"),
+        _ => ("Python", "main.py"),
+    };
+    let source = std::fs::read_to_string(terminal.path().join("hello").join(file)).expect("a source");
     let code = source.lines().count();
-    let typed = format!("{lines} lines are typed, {code} of them the reconciler's");
-    println!("{typed}");
-    assert!(page.contains(&typed), "the page does not contain: {typed}");
-    assert!(lines <= 62, "{typed}");
+    let row = format!("| {name} | {lines} | {code} |");
+    println!("{row}");
+    assert!(documented.contains(&row), "the page does not contain: {row}");
+    assert!(code <= MAX_RECONCILER_LINES, "{row}");
     beside.expect("a second terminal").interrupt();
 }
 
 #[test]
 fn page_is_parsed_into_commands_and_output() {
-    let page = "# A\n```sh\none\ntwo\n```\n\n```text\nx  y\n```\n```sh terminal 2\nthree\n```\n";
-    let found = parse_blocks(page);
+    let page = "# A\n```sh\none\ntwo\n```\n\n```text\nx  y\n```\n```sh terminal 2\nthree\n```\n```sh go\nin go\n```\n\
+                ```sh js\nin js\n```\n```text\nsame\n```\n";
     let block = |commands: &str, expected: &[&str], beside| Block {
         commands: commands.into(),
         expected: expected.iter().map(|l| (*l).to_owned()).collect(),
         beside,
     };
+    let found = parse_blocks(page, "go");
     assert_eq!(
         found,
-        [block("one\ntwo", &["x  y"], false), block("three", &[], true)]
+        [
+            block("one\ntwo", &["x  y"], false),
+            block("three", &[], true),
+            block("in go", &["same"], false),
+        ]
     );
+    assert_eq!(parse_blocks(page, "js")[2], block("in js", &["same"], false));
     assert_eq!(find_missing_line(&found[0], "a\n x     y z"), None);
     assert_eq!(
         find_missing_line(&found[0], "xy").map(String::as_str),

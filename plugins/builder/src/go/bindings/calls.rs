@@ -14,8 +14,8 @@ use super::{
     types::write_comment,
 };
 
-/// Interface that only some plugins export.
-const OPTIONAL_EXPORTS: &str = "Messages";
+/// Interfaces that only some plugins export, and the packages of their entry points.
+const OPTIONAL_EXPORTS: [(&str, &str); 2] = [("Messages", "messages"), ("Lifecycle", "lifecycle")];
 
 impl Generator<'_> {
     /// Appends the core values of a parameter to `flat`, and the statements that compute them to `before`.
@@ -208,13 +208,40 @@ impl Generator<'_> {
                 bail!("{}: an export without a result is not supported", function.name);
             };
             let signature = self.resolve.wasm_signature(AbiVariant::GuestExport, function);
-            if !signature.retptr || (!function.params.is_empty() && !signature.indirect_params) {
-                bail!("{}: an export of few values is not supported", function.name);
+            if !signature.retptr {
+                bail!(
+                    "{}: an export with a small result is not supported",
+                    function.name
+                );
             }
             let (go_name, go_result) = (to_pascal_case(&function.name), self.go_type(result)?);
             let (mut parameters, mut loads, mut arguments) = (Vec::new(), String::new(), Vec::new());
             let types: Vec<_> = function.params.iter().map(|p| p.ty).collect();
             let offsets = self.field_offsets(&types);
+            // Few values are passed themselves, and not by their address. A list is its address and its length, in memory, too.
+            let mut core_parameters = Vec::new();
+            if types.is_empty() {
+            } else if signature.indirect_params {
+                core_parameters.push("p".to_owned());
+            } else {
+                let record = self.sizes.record(&types);
+                writeln!(
+                    loads,
+                    "\tp := allocate({}, {})",
+                    record.size.size_wasm32(),
+                    record.align.align_wasm32()
+                )?;
+                for (ty, offset) in types.iter().zip(&offsets) {
+                    if !matches!(self.resolve_shape(ty)?, Shape::String | Shape::Bytes) {
+                        bail!("{}: an export of few values is not supported", function.name);
+                    }
+                    for part in 0..2 {
+                        let value = format!("a{}", core_parameters.len());
+                        writeln!(loads, "\tstore(p+{}, {value})", offset + 4 * part)?;
+                        core_parameters.push(value);
+                    }
+                }
+            }
             for (parameter, offset) in function.params.iter().zip(offsets) {
                 let local = to_camel_case(&parameter.name);
                 parameters.push(format!("{local} {}", self.go_type(&parameter.ty)?));
@@ -229,10 +256,10 @@ impl Generator<'_> {
             writeln!(methods, "\t{go_name}({}) {go_result}", parameters.join(", "))?;
             let (size, align) = self.size_and_align(result);
             let store = self.store_statement(result, "answer", "result")?;
-            let (p, argument) = if types.is_empty() {
-                ("", "")
-            } else {
-                ("p uint32", "p")
+            let argument = core_parameters.join(", ");
+            let p = match &*argument {
+                "" => String::new(),
+                _ => format!("{argument} uint32"),
             };
             let body = format!(
                 "({p}) uint32 {{\n{loads}\trelease()\n\tresult := {name}Exports.{go_name}({})\n\
@@ -242,14 +269,15 @@ impl Generator<'_> {
             let entry =
                 |prefix: &str| format!("//go:wasmexport {prefix}{interface_name}#{}\n", function.name);
             let (call, post) = (entry(""), entry("cabi_post_"));
-            if name == OPTIONAL_EXPORTS {
+            let optional = OPTIONAL_EXPORTS.iter().find(|(interface, _)| *interface == name);
+            if let Some((_, package)) = optional {
                 write!(
                     self.abi,
                     "// Call{name}{go_name} is the body of an entry point.\nfunc Call{name}{go_name}{body}\
                      // Post{name}{go_name} is called when the host has read the result.\nfunc Post{name}{go_name}() {{ release() }}\n\n",
                 )?;
                 write!(
-                    self.optional,
+                    self.optional.entry(package).or_default(),
                     "{call}func export{go_name}({p}) uint32 {{ return wit.Call{name}{go_name}({argument}) }}\n\n\
                      {post}func post{go_name}(uint32) {{ wit.Post{name}{go_name}() }}\n\n",
                 )?;

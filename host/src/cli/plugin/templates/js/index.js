@@ -13,6 +13,19 @@ import { ack, awaitChange, messageHandler, plugin, reference, reject, trueCondit
 <<end>>
 <<end>>
 
+/**
+ * A message, kept in a ConfigMap of the same name.
+ * @typedef {object} <<kind>>Spec
+ * @property {string} message Text of the ConfigMap. {@minLength 1}
+ */
+
+/**
+ * Observed state of a <<kind>>.
+ * @typedef {object} <<kind>>Status
+ * @property {string} [configMap] The ConfigMap that has the message.
+ */
+
+/** @type {import("ostler").Reconcile<<<kind>>Spec, <<kind>>Status>} */
 function reconcile({ metadata, spec }, host) {
   // Apply the desired object; the host sends it only if it differs from the live one.
 <<without finalizer>>
@@ -33,6 +46,7 @@ function reconcile({ metadata, spec }, host) {
 
 <<with finalizer>>
 // Deletes what `reconcile` has made outside of the object. It may run more than once, until it has succeeded.
+/** @type {import("ostler").Reconcile<<<kind>>Spec, <<kind>>Status>} */
 function cleanup({ metadata }, host) {
   host.delete(reference("v1", "ConfigMap", metadata.name, metadata.namespace));
   return awaitChange();
@@ -42,20 +56,24 @@ function cleanup({ metadata }, host) {
 export const reconciler = plugin({
   name: "<<name>>",
   version: "0.1.0",
-<<without finalizer>>
-  kinds: [{ group: "<<group>>", version: "<<version>>", kind: "<<kind>>", reconcile }],
-<<with finalizer>>
   kinds: [
     {
       group: "<<group>>",
       version: "<<version>>",
       kind: "<<kind>>",
+      columns: [
+        { name: "Message", jsonPath: ".spec.message" },
+        { name: "Ready", jsonPath: '.status.conditions[?(@.type=="Ready")].status' },
+      ],
+<<with finalizer>>
       finalizer: "<<group>>/<<singular>>",
+<<end>>
       reconcile,
+<<with finalizer>>
       cleanup,
+<<end>>
     },
   ],
-<<end>>
 });
 <<with messages>>
 

@@ -1,28 +1,53 @@
 """Each <<kind>> has a ConfigMap with its message."""
 
+from dataclasses import dataclass
+from typing import Annotated
+
 <<without messages>>
 <<without finalizer>>
-from ostler import Kind, await_change, plugin, true_condition
+from ostler import Kind, await_change, column, plugin, schema, true_condition
 <<with finalizer>>
-from ostler import Kind, await_change, plugin, reference, true_condition
+from ostler import Kind, await_change, column, plugin, reference, schema, true_condition
 <<end>>
 <<with messages>>
 <<without finalizer>>
-from ostler import HostError, Kind, ack, await_change, message_handler, plugin, reject, true_condition
+from ostler import HostError, Kind, ack, await_change, column, message_handler, plugin, reject, schema, true_condition
 <<with finalizer>>
-from ostler import HostError, Kind, ack, await_change, message_handler, plugin, reference, reject, true_condition
+from ostler import (
+    HostError, Kind, ack, await_change, column, message_handler, plugin, reference, reject, schema, true_condition,
+)
 <<end>>
 <<end>>
+
+
+@dataclass
+class <<kind>>Spec:
+    """A message, kept in a ConfigMap of the same name."""
+
+    message: Annotated[str, schema(min_length=1)]
+    """Text of the ConfigMap."""
+
+
+@dataclass
+class <<kind>>Status:
+    """Observed state of a <<kind>>."""
+
+    config_map: str | None = None
+    """The ConfigMap that has the message."""
 
 
 class <<kind>>(Kind):
     group, version, kind = "<<group>>", "<<version>>", "<<kind>>"
+    spec, status = <<kind>>Spec, <<kind>>Status
+    columns = [
+        column("Message", ".spec.message"),
+        column("Ready", '.status.conditions[?(@.type=="Ready")].status'),
+    ]
 <<with finalizer>>
     finalizer = "<<group>>/<<singular>>"
 <<end>>
 
     def reconcile(self, object, host):
-        metadata, spec = object["metadata"], object["spec"]
         # Apply the desired object; the host sends it only if it differs from the live one.
 <<without finalizer>>
         host.apply_owned({
@@ -32,17 +57,16 @@ class <<kind>>(Kind):
 <<end>>
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
-            "data": {"message": spec["message"]},
+            "metadata": {"name": object.name, "namespace": object.namespace},
+            "data": {"message": object.spec.message},
         })
-        ready = true_condition("Ready", "Applied", f"message applied: {spec['message']}")
-        return await_change().with_(ready).with_status(configMap=metadata["name"])
+        ready = true_condition("Ready", "Applied", f"message applied: {object.spec.message}")
+        return await_change().with_(ready).with_status(<<kind>>Status(config_map=object.name))
 <<with finalizer>>
 
     def cleanup(self, object, host):
         """Deletes what `reconcile` has made outside of the object. It may run more than once, until it has succeeded."""
-        metadata = object["metadata"]
-        host.delete(reference("v1", "ConfigMap", metadata["name"], metadata["namespace"]))
+        host.delete(reference("v1", "ConfigMap", object.name, object.namespace))
         return await_change()
 <<end>>
 

@@ -1,5 +1,7 @@
 //! The in-memory cluster of the mock behaves as an API server does.
 
+mod table;
+
 use ostler_sdk::{DeleteOptions, Preconditions, gvk, mock::MockHost, prelude::*, serde_json::Value};
 
 /// An object whose reconcile does one thing with the ConfigMap of its name.
