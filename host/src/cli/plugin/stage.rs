@@ -7,6 +7,8 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use http_body_util::BodyExt;
+use kube::client::Body;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
@@ -31,6 +33,8 @@ use crate::{
 
 /// Time for the API server to serve the kind of a new CRD.
 const ESTABLISH_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time for an API server to take over the schema of a CRD that was changed.
+const SCHEMA_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for a build to serve: compiling 20 MB takes minutes on a slow machine.
 const SERVE_TIMEOUT: Duration = Duration::from_secs(300);
 /// Polling interval of conditions.
@@ -192,17 +196,29 @@ impl PluginStage {
         let gvk = Gvk::from_api_version(text("/apiVersion"), text("/kind"));
         let key = ObjectRef::new(gvk, namespace, text("/metadata/name"));
         let path = self.cluster.discover_resource(&key.gvk).await?.object(&key);
-        let path = format!("{path}?fieldManager={FIELD_MANAGER}&force=true");
+        // Without `Strict` a field that the schema lacks is dropped.
+        let path = format!("{path}?fieldManager={FIELD_MANAGER}&force=true&fieldValidation=Strict");
         self.cluster
             .patch(&path, PatchType::Apply, object.to_string().into_bytes())
             .await?;
         Ok(())
     }
 
-    /// Applies CRDs and waits until their kinds are served.
+    /// Applies CRDs and waits until their kinds are served with their schemas.
     pub async fn install_crds(&self, crds: &[Document]) -> anyhow::Result<()> {
         for crd in crds {
+            let key = ObjectRef::new(crd.gvk(), "", crd.text("/metadata/name"));
+            let before = self.generation(&key).await?;
+            let watch = match before {
+                Some(_) => self.watch_defined_kind(crd).await,
+                None => None,
+            };
             self.apply(crd).await?;
+            if let Some(watch) = watch
+                && self.generation(&key).await? != before
+            {
+                wait_closed(watch).await;
+            }
         }
         for gvk in crds.iter().flat_map(Document::defined_kinds) {
             let served = async || self.cluster.discover_resource(&gvk).await.is_ok();
@@ -211,6 +227,25 @@ impl PluginStage {
             }
         }
         Ok(())
+    }
+
+    /// The generation of an object; `None` if it does not exist.
+    async fn generation(&self, key: &ObjectRef) -> anyhow::Result<Option<Value>> {
+        let object = self.get(key).await?;
+        Ok(object.map(|object| object["metadata"]["generation"].clone()))
+    }
+
+    /// A watch of a kind that a CRD defines; `None` with the embedded API server, whose schemas change at once.
+    async fn watch_defined_kind(&self, crd: &Document) -> Option<Body> {
+        let kind = crd.defined_kinds().into_iter().next()?;
+        if self.server.is_some() {
+            return None;
+        }
+        let path = self.cluster.discover_resource(&kind).await.ok()?.collection("");
+        self.cluster
+            .watch(&format!("{path}?watch=true&resourceVersion=0"), None)
+            .await
+            .ok()
     }
 
     /// The current state of an object; `None` if it does not exist.
@@ -416,6 +451,14 @@ fn decide_result(
         }
         _ => None,
     }
+}
+
+/// Waits until an API server ends a watch of a kind whose CRD has changed. Until then it may still validate objects by the former
+/// schema, and show them by it in watches, without their new fields. A watch that begins later shows the whole objects.
+async fn wait_closed(mut watch: Body) {
+    let closed = async { while let Some(Ok(_)) = watch.frame().await {} };
+    // A server that goes on with the watch has no such moment.
+    let _ = tokio::time::timeout(SCHEMA_TIMEOUT, closed).await;
 }
 
 /// Waits until a condition holds; returns false after the timeout.
