@@ -10,6 +10,8 @@ mod deploy;
 mod dev;
 #[cfg(feature = "dev")]
 mod expectation;
+#[cfg(feature = "dev")]
+mod files;
 mod grants;
 mod inspect;
 mod install;

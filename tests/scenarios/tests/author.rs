@@ -167,6 +167,12 @@ fn claim_folder(name: &str) -> (PathBuf, File) {
     unreachable!("a number is free")
 }
 
+/// The events of this name in the log of `ostler plugin dev --output json`.
+fn list_rows(log: &str, what: &str) -> Vec<Value> {
+    let rows = log.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());
+    rows.filter(|row| row["what"] == what).collect()
+}
+
 fn output_text(output: &Output) -> String {
     let both = [&output.stdout[..], &output.stderr].concat();
     String::from_utf8_lossy(&both).into_owned()
@@ -231,12 +237,10 @@ fn failed_build_leaves_the_previous_one_serving() {
             .args(["plugin", "dev", "swapped", "--output", "json"]),
         "dev.log",
     );
-    let rows = |log: &str, what: &str| -> Vec<Value> {
-        let rows = log.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());
-        rows.filter(|row| row["what"] == what).collect()
-    };
-    dev.wait_until("the first build serves", |log| rows(log, "serves").len() == 1);
-    let first = rows(&dev.log(), "serves").remove(0);
+    dev.wait_until("the first build serves", |log| {
+        list_rows(log, "serves").len() == 1
+    });
+    let first = list_rows(&dev.log(), "serves").remove(0);
     assert_eq!(
         (&first["reconciles"], &first["errors"]),
         (&1.into(), &0.into()),
@@ -246,7 +250,7 @@ fn failed_build_leaves_the_previous_one_serving() {
     let source = terminal.path().join("swapped/src/lib.rs");
     let good = std::fs::read_to_string(&source).expect("a source");
     std::fs::write(&source, good.replace("let applied =", "let unused =")).expect("saved");
-    dev.wait_until("the build fails", |log| rows(log, "failed").len() == 1);
+    dev.wait_until("the build fails", |log| list_rows(log, "failed").len() == 1);
     assert!(
         dev.log().contains("src/lib.rs:"),
         "the compiler's error\n{}",
@@ -259,8 +263,10 @@ fn failed_build_leaves_the_previous_one_serving() {
     );
 
     std::fs::write(&source, good.replace("message applied", "text applied")).expect("saved");
-    dev.wait_until("the fixed build serves", |log| rows(log, "serves").len() == 2);
-    let second = rows(&dev.log(), "serves").remove(1);
+    dev.wait_until("the fixed build serves", |log| {
+        list_rows(log, "serves").len() == 2
+    });
+    let second = list_rows(&dev.log(), "serves").remove(1);
     assert_eq!(
         (&second["reconciles"], &second["errors"]),
         (&1.into(), &0.into()),
@@ -286,12 +292,7 @@ fn sample_is_reconciled_with_the_responses_of_a_simulated_upstream() {
     let made = terminal.ostler(&["plugin", "new", "pages", "--kind", kind, "--language", "js"]);
     assert!(made.status.success(), "{}", output_text(&made));
     let folder = terminal.path().join("pages");
-    let edit = |file: &str, from: &str, to: &str| {
-        let path = folder.join(file);
-        let text = std::fs::read_to_string(&path).expect("a file");
-        assert_eq!(text.matches(from).count(), 1, "{from} in\n{text}");
-        std::fs::write(path, text.replace(from, to)).expect("saved");
-    };
+    let edit = |file: &str, from: &str, to: &str| messages::replace_once(&folder.join(file), from, to);
     edit(
         "index.js",
         "  // Apply the desired object",
@@ -327,23 +328,19 @@ fn sample_is_reconciled_with_the_responses_of_a_simulated_upstream() {
         command.args(["plugin", "dev", "pages", "--output", "json"]),
         "dev.log",
     );
-    let rows = |log: &str, what: &str| -> Vec<Value> {
-        let rows = log.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());
-        rows.filter(|row| row["what"] == what).collect()
-    };
-    dev.wait_until("the build serves", |log| rows(log, "serves").len() == 1);
+    dev.wait_until("the build serves", |log| list_rows(log, "serves").len() == 1);
     respond("- {path: /home, status: 500}\n");
-    dev.wait_until("the sample fails", |log| rows(log, "applied").len() == 1);
-    let row = rows(&dev.log(), "applied").remove(0);
+    dev.wait_until("the sample fails", |log| list_rows(log, "applied").len() == 1);
+    let row = list_rows(&dev.log(), "applied").remove(0);
     let message = row["message"].to_string();
     assert!(message.contains("the page was answered with 500"), "{row}");
     respond("- {path: a}\n");
-    dev.wait_until("the file is refused", |log| rows(log, "wrong").len() == 1);
-    let message = rows(&dev.log(), "wrong").remove(0)["message"].to_string();
+    dev.wait_until("the file is refused", |log| list_rows(log, "wrong").len() == 1);
+    let message = list_rows(&dev.log(), "wrong").remove(0)["message"].to_string();
     assert!(message.contains("upstreams/site.yaml: path:"), "{message}");
     respond("- {path: /home, body: Again}\n");
-    dev.wait_until("the sample is Ready", |log| rows(log, "applied").len() == 2);
-    let row = rows(&dev.log(), "applied").remove(1);
+    dev.wait_until("the sample is Ready", |log| list_rows(log, "applied").len() == 2);
+    let row = list_rows(&dev.log(), "applied").remove(1);
     assert_eq!(row["message"], "upstreams/", "{row}");
     dev.interrupt();
 }
@@ -459,11 +456,9 @@ fn rolled_back_build_is_explained_and_undone_at_once() {
             .args(["plugin", "dev", "taken", "--output", "json"]),
         "dev.log",
     );
-    let rows = |log: &str, what: &str| -> Vec<Value> {
-        let rows = log.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());
-        rows.filter(|row| row["what"] == what).collect()
-    };
-    dev.wait_until("the first build serves", |log| rows(log, "serves").len() == 1);
+    dev.wait_until("the first build serves", |log| {
+        list_rows(log, "serves").len() == 1
+    });
 
     // It panics on an object that comes later, so that no recording refuses it.
     let source = terminal.path().join("taken/src/lib.rs");
@@ -475,11 +470,15 @@ fn rolled_back_build_is_explained_and_undone_at_once() {
         .position(|line| line == first)
         .expect("the first statement");
     std::fs::write(&source, good.replace(first, &[panics, first].concat())).expect("saved");
-    dev.wait_until("the second build serves", |log| rows(log, "serves").len() == 2);
+    dev.wait_until("the second build serves", |log| {
+        list_rows(log, "serves").len() == 2
+    });
     let boom = "apiVersion: example.dev/v1\nkind: Taken\nmetadata: {name: boom}\nspec: {message: x}\n";
     std::fs::write(terminal.path().join("taken/samples/boom.yaml"), boom).expect("saved");
-    dev.wait_until("it is rolled back", |log| rows(log, "rolled back").len() == 1);
-    let message = rows(&dev.log(), "rolled back").remove(0)["message"].to_string();
+    dev.wait_until("it is rolled back", |log| {
+        list_rows(log, "rolled back").len() == 1
+    });
+    let message = list_rows(&dev.log(), "rolled back").remove(0)["message"].to_string();
     let panicked = format!("there must be a host (src/lib.rs:{line})");
     assert!(
         message.contains("was rolled back") && message.contains(&panicked),
@@ -488,7 +487,9 @@ fn rolled_back_build_is_explained_and_undone_at_once() {
 
     let undone = Instant::now();
     std::fs::write(&source, &good).expect("saved");
-    dev.wait_until("the undone change serves", |log| rows(log, "serves").len() == 3);
+    dev.wait_until("the undone change serves", |log| {
+        list_rows(log, "serves").len() == 3
+    });
     println!(
         "the undone change serves after {:.1} s",
         undone.elapsed().as_secs_f64()
@@ -498,11 +499,11 @@ fn rolled_back_build_is_explained_and_undone_at_once() {
 
     // Now there is a recording of the object, with which it would panic.
     std::fs::write(&source, good.replace(first, &[panics, first].concat())).expect("saved");
-    dev.wait_until("the build is refused", |log| rows(log, "refused").len() == 1);
-    let message = rows(&dev.log(), "refused").remove(0)["message"].to_string();
+    dev.wait_until("the build is refused", |log| list_rows(log, "refused").len() == 1);
+    let message = list_rows(&dev.log(), "refused").remove(0)["message"].to_string();
     assert!(message.contains(&panicked), "{panicked} in {message}");
     std::fs::write(&source, good.replace("message applied", "text applied")).expect("saved");
-    dev.wait_until("a later build serves", |log| rows(log, "serves").len() == 4);
+    dev.wait_until("a later build serves", |log| list_rows(log, "serves").len() == 4);
     dev.interrupt();
 }
 

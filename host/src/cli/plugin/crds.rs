@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeSet,
-    fs,
     path::{Path, PathBuf},
     process::Stdio,
 };
@@ -14,6 +13,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
+use super::files::{OBJECT_EXTENSIONS, list_files, read_file};
 use crate::cli::ask::OutputFormat;
 
 /// Maximum number of changes that are listed by name.
@@ -175,29 +175,12 @@ pub fn summarize_changes<'a>(files: impl IntoIterator<Item = &'a ChangedFile>) -
 
 /// The files of a folder as name and text, in the order of their names.
 fn read_files(folder: &Path) -> anyhow::Result<Vec<(String, String)>> {
-    let mut files = Vec::new();
-    let entries = match fs::read_dir(folder) {
-        Ok(entries) => entries,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(files),
-        Err(e) => return Err(e).with_context(|| format!("reading {}", folder.display())),
+    let files = list_files(folder, &OBJECT_EXTENSIONS)?;
+    let read = |path: PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        Ok((name.into_owned(), read_file(&path)?))
     };
-    for entry in entries {
-        let path = entry?.path();
-        let name = path
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
-        let is_yaml = path
-            .extension()
-            .is_some_and(|e| e == "yaml" || e == "yml" || e == "json");
-        if is_yaml && !name.starts_with('.') {
-            let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-            files.push((name, text));
-        }
-    }
-    files.sort();
-    Ok(files)
+    files.into_iter().map(read).collect()
 }
 
 /// Compares generated files with those of a folder. A CRD that is in a file of another name stays there.
@@ -341,6 +324,8 @@ fn compare_schemas(path: &str, before: &Value, after: &Value, changes: &mut Vec<
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn crd(spec: Value) -> Value {

@@ -9,7 +9,10 @@ use anyhow::{Context, bail};
 use ostler_builder::{Language, manifest};
 use serde_json::{Value, json};
 
-use super::simulated_upstream::UpstreamFile;
+use super::{
+    files::{OBJECT_EXTENSIONS, list_files, read_file},
+    simulated_upstream::UpstreamFile,
+};
 use crate::{
     kube::key::Gvk,
     policy::{grants::Grants, manifest::Manifest},
@@ -140,27 +143,9 @@ pub fn read_asks(folder: &Path) -> anyhow::Result<Value> {
 
 /// The objects of a folder's files, in the order of file names.
 fn read_documents(folder: &Path) -> anyhow::Result<Vec<Document>> {
-    let entries = match std::fs::read_dir(folder) {
-        Ok(entries) => entries,
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(e) => return Err(e).with_context(|| folder.display().to_string()),
-    };
-    let mut files = Vec::new();
-    for entry in entries {
-        let path = entry?.path();
-        let hidden = path
-            .file_name()
-            .is_some_and(|n| n.to_string_lossy().starts_with('.'));
-        let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
-        if !hidden && ["yaml", "yml", "json"].contains(&extension) {
-            files.push(path);
-        }
-    }
-    files.sort();
     let mut all = Vec::new();
-    for file in files {
-        let text = std::fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
-        all.extend(parse_documents(&file, &text)?);
+    for file in list_files(folder, &OBJECT_EXTENSIONS)? {
+        all.extend(parse_documents(&file, &read_file(&file)?)?);
     }
     Ok(all)
 }

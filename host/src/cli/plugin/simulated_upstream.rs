@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    io::ErrorKind,
     net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     sync::Arc,
@@ -19,6 +18,8 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, task::JoinHandle};
+
+use super::files::{list_files, read_file};
 
 /// Folder of a project with a file per upstream.
 pub const UPSTREAMS_DIR: &str = "upstreams";
@@ -63,38 +64,28 @@ fn default_status() -> u16 {
 impl UpstreamFile {
     /// Reads the files of a project. Errors name the file, and what is wrong with a response.
     pub fn read_all(project: &Path) -> anyhow::Result<Vec<Self>> {
-        let folder = project.join(UPSTREAMS_DIR);
-        let entries = match std::fs::read_dir(&folder) {
-            Ok(entries) => entries,
-            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(e) => return Err(e).with_context(|| folder.display().to_string()),
+        let paths = list_files(&project.join(UPSTREAMS_DIR), &["yaml", "yml"])?;
+        paths.into_iter().map(Self::read).collect()
+    }
+
+    fn read(path: PathBuf) -> anyhow::Result<Self> {
+        let text = read_file(&path)?;
+        let parse = || -> anyhow::Result<Vec<SimulatedResponse>> {
+            let responses: Vec<SimulatedResponse> = serde_saphyr::from_str(&text)?;
+            responses.iter().try_for_each(SimulatedResponse::check)?;
+            Ok(responses)
         };
-        let mut files = Vec::new();
-        for entry in entries {
-            let path = entry?.path();
-            let is_yaml = path.extension().is_some_and(|e| e == "yaml" || e == "yml");
-            let name = path
-                .file_stem()
-                .unwrap_or_default()
-                .to_string_lossy()
-                .into_owned();
-            if is_yaml && !name.starts_with('.') {
-                let text =
-                    std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-                let responses: Vec<SimulatedResponse> =
-                    serde_saphyr::from_str(&text).with_context(|| path.display().to_string())?;
-                for response in &responses {
-                    response.check().with_context(|| path.display().to_string())?;
-                }
-                files.push(Self {
-                    path,
-                    name,
-                    responses,
-                });
-            }
-        }
-        files.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(files)
+        let responses = parse().with_context(|| path.display().to_string())?;
+        let name = path
+            .file_stem()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        Ok(Self {
+            path,
+            name,
+            responses,
+        })
     }
 }
 

@@ -207,16 +207,14 @@ impl PluginStage {
     /// Applies CRDs and waits until their kinds are served with their schemas.
     pub async fn install_crds(&self, crds: &[Document]) -> anyhow::Result<()> {
         for crd in crds {
+            let Some(watch) = self.watch_defined_kind(crd).await else {
+                self.apply(crd).await?;
+                continue;
+            };
             let key = ObjectRef::new(crd.gvk(), "", crd.text("/metadata/name"));
             let before = self.generation(&key).await?;
-            let watch = match before {
-                Some(_) => self.watch_defined_kind(crd).await,
-                None => None,
-            };
             self.apply(crd).await?;
-            if let Some(watch) = watch
-                && self.generation(&key).await? != before
-            {
+            if self.generation(&key).await? != before {
                 wait_closed(watch).await;
             }
         }
@@ -235,7 +233,7 @@ impl PluginStage {
         Ok(object.map(|object| object["metadata"]["generation"].clone()))
     }
 
-    /// A watch of a kind that a CRD defines; `None` with the embedded API server, whose schemas change at once.
+    /// A watch of a kind that a CRD defines; `None` for a new kind, and with the embedded API server, whose schemas change at once.
     async fn watch_defined_kind(&self, crd: &Document) -> Option<Body> {
         let kind = crd.defined_kinds().into_iter().next()?;
         if self.server.is_some() {

@@ -167,7 +167,8 @@ Lifecycle = lifecycle_hooks(initialize, upgrade)
     );
 }
 
-fn replace_once(path: &Path, from: &str, to: &str) {
+/// Replaces a text that a file has once.
+pub fn replace_once(path: &Path, from: &str, to: &str) {
     let text = std::fs::read_to_string(path).expect("a source");
     assert_eq!(text.matches(from).count(), 1, "{from} in {}", path.display());
     std::fs::write(path, text.replace(from, to)).expect("saved");
