@@ -659,12 +659,16 @@ impl RequestHandler {
             Some(definition) => {
                 if let Some(kind) = crd::parse_kind(&definition.value) {
                     self.complete_objects(&kind);
+                    let resource = kind.resource.clone();
                     self.registry.put_kind(kind);
+                    self.storage.wake_receivers(&resource);
                 }
             }
             None => {
                 if let Some((plural, group)) = name.split_once('.') {
-                    self.registry.remove_kind(&GroupResource::new(group, plural));
+                    let resource = GroupResource::new(group, plural);
+                    self.registry.remove_kind(&resource);
+                    self.storage.wake_receivers(&resource);
                 }
             }
         }

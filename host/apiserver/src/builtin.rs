@@ -211,6 +211,7 @@ impl Builtin {
             namespaced: self.namespaced,
             custom: false,
             terminating: false,
+            generation: 0,
             conditional_update: false,
             generations: self.generations,
             storage_version: self.version.into(),

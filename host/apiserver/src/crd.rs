@@ -133,6 +133,7 @@ pub fn parse_kind(object: &Value) -> Option<ServedKind> {
         namespaced: spec["scope"] == "Namespaced",
         custom: true,
         terminating: object["metadata"]["deletionTimestamp"].is_string(),
+        generation: object["metadata"]["generation"].as_i64().unwrap_or_default(),
         conditional_update: true,
         generations: true,
         storage_version: stored["name"].as_str()?.into(),

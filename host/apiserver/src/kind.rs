@@ -69,6 +69,8 @@ pub struct ServedKind {
     pub custom: bool,
     /// True if the definition is being deleted: nothing new is accepted.
     pub terminating: bool,
+    /// Generation of the definition; 0 for a built-in kind.
+    pub generation: i64,
     /// True if an update must contain the resource version that it is based on.
     pub conditional_update: bool,
     /// True if `generation` counts changes of the spec.

@@ -253,6 +253,13 @@ impl Storage {
             .subscribe()
     }
 
+    /// Wakes the receivers of a resource without a change of an object.
+    pub fn wake_receivers(&self, resource: &GroupResource) {
+        if let Some(table) = self.lock().tables.get(resource) {
+            table.signal.send_modify(|_| {});
+        }
+    }
+
     /// Changes how the objects of a resource read, without a new version of them.
     pub fn rewrite_objects(&self, resource: &GroupResource, rewrite: impl Fn(&mut Value)) {
         let mut data = self.lock();

@@ -126,15 +126,7 @@ impl WatchRequest {
             if bookmark && self.options.bookmarks {
                 self.send_bookmark(version, lines, at, false).await?;
             }
-            // The watches of a deleted definition end.
-            if last
-                || self
-                    .state
-                    .api
-                    .registry
-                    .get_by_resource(&self.kind.resource)
-                    .is_none()
-            {
+            if last || self.is_superseded() {
                 return Ok(());
             }
             bookmark = false;
@@ -149,6 +141,12 @@ impl WatchRequest {
                 () = lines.closed() => return Ok(()),
             }
         }
+    }
+
+    /// Returns true once the definition of the kind is deleted or has changed: a watch shows objects by the schema with which it began.
+    fn is_superseded(&self) -> bool {
+        let current = self.state.api.registry.get_by_resource(&self.kind.resource);
+        current.is_none_or(|current| current.generation != self.kind.generation)
     }
 
     fn is_selected(&self, object: &Value) -> bool {

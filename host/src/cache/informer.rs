@@ -8,7 +8,8 @@
 //!
 //! A watch that ends is resumed from the last resourceVersion, and so is one without an event or bookmark for
 //! [`IDLE_TIMEOUT`]: its connection died without a word. If the server answers `410 Gone`, the version is too old to
-//! resume from, and the informer lists again. Other errors are retried with backoff, from the same version while the
+//! resume from, and the informer lists again. So it does when the server ends a watch of a custom resource before its timeout,
+//! which is how it discards the former schema of a CRD that has changed. Other errors are retried with backoff, from the same version while the
 //! server is overloaded or cannot be reached: see `retry.rs`. An informer that panics is restarted.
 
 mod ingest;
@@ -24,6 +25,7 @@ use std::{
 };
 
 use futures::FutureExt;
+use ostler_readiness::is_built_in_group;
 use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, watch},
@@ -54,6 +56,11 @@ const LIST_PAGE_SIZE: usize = 500;
 
 /// Seconds after which the server is asked to end a watch.
 const WATCH_TIMEOUT_SECONDS: u64 = 290;
+
+/// Minimum duration of a watch that the server has ended because of its timeout. It ends those of a custom resource earlier when
+/// the CRD changes: they have shown objects by the former schema until then, without the fields and defaults of the new one, and a
+/// watch that is resumed does not repeat these objects.
+const MIN_COMPLETE_WATCH_DURATION: Duration = Duration::from_secs(WATCH_TIMEOUT_SECONDS - 5);
 
 /// Seconds after which the server is asked to end a streaming list, which may take longer than a watch should last.
 const STREAM_LIST_TIMEOUT_SECONDS: u64 = 3600;
@@ -684,7 +691,7 @@ impl Informer {
     }
 
     /// Watches from a version until the stream ends. Returns the state to go on from, which is [`State::Listing`]
-    /// after `410 Gone`.
+    /// after `410 Gone` and after a possible change of the schema.
     async fn watch(&self, from: &str) -> Result<State, ApiError> {
         let query = format!(
             "{}watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_TIMEOUT_SECONDS}&resourceVersion={from}",
@@ -696,6 +703,7 @@ impl Informer {
             Err(e) if e.is_gone() => return Ok(State::Listing),
             Err(e) => return Err(e),
         };
+        let opened = Instant::now();
         self.interruption.lock().take();
         let events = self.client.watch_events(&self.ingest.scope.gvk);
         let mut version = from.to_owned();
@@ -709,6 +717,11 @@ impl Informer {
                 WatchEvent::Bookmark { version: newer, .. } => version = newer,
                 WatchEvent::Expired => return Ok(State::Listing),
             }
+        }
+        if opened.elapsed() < MIN_COMPLETE_WATCH_DURATION && !is_built_in_group(&self.ingest.scope.gvk.group)
+        {
+            debug!(kind = %self.ingest.scope.gvk, namespace = %self.ingest.scope.namespace, "the server has ended the watch, its CRD may have changed: listing again");
+            return Ok(State::Listing);
         }
         Ok(State::Watching { version })
     }

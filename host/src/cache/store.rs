@@ -332,7 +332,8 @@ impl Store {
         projection: Projection,
         source: VersionSource,
     ) -> Put {
-        let sample = self.compress(key, &mut object, projection);
+        let restated = self.find_restated(key, &object, projection, source);
+        let sample = self.compress(key, &mut object, projection, restated.is_some());
         let object = Arc::new(object);
         let mut kinds = self.kinds.write();
         let Some(kind) = kinds.get_mut(&KindKey::new(&key.cluster, &key.gvk)) else {
@@ -350,8 +351,13 @@ impl Store {
         // A watch of full objects reports the change if there is one.
         let reported_in_full =
             projection == Projection::Metadata && kind.is_watched_in_full(key, &object.labels);
-        let recency = match &latest {
-            Some(latest) if order_versions(&object, latest) == Ordering::Less => Recency::Superseded,
+        let order = latest.as_ref().map(|latest| match &restated {
+            Some(restated) if Arc::ptr_eq(restated, latest) => Ordering::Greater,
+            _ => order_versions(&object, latest),
+        });
+        let recency = match order {
+            Some(Ordering::Less) => Recency::Superseded,
+            Some(Ordering::Greater) if restated.is_some() => Recency::Restated,
             _ => Recency::Newest,
         };
         let delivery = match source {
@@ -364,29 +370,34 @@ impl Store {
         }
         if projection == Projection::Full && covered {
             // Also update the metadata-only collections: the reconciler that this wakes may read from them.
+            let recency = match recency {
+                Recency::Restated => Recency::Restated,
+                Recency::Newest | Recency::Superseded => Recency::Newest,
+            };
             for collection in kind.collections_of(Projection::Metadata) {
-                collection.put(key, &object, Recency::Newest, Delivery::OutOfBand);
+                collection.put(key, &object, recency, Delivery::OutOfBand);
             }
         }
         if reported_in_full {
             return Put::Unchanged;
         }
-        match latest {
-            Some(latest) => match order_versions(&object, &latest) {
-                Ordering::Less => Put::Superseded(latest),
-                Ordering::Equal if kind.observe(key, version, Novelty::Cached, source) => {
+        match latest.zip(order) {
+            Some((latest, Ordering::Less)) => Put::Superseded(latest),
+            Some((latest, Ordering::Equal)) => {
+                if kind.observe(key, version, Novelty::Cached, source) {
                     Put::Superseded(latest)
+                } else {
+                    Put::Unchanged
                 }
-                Ordering::Equal => Put::Unchanged,
-                Ordering::Greater => {
-                    kind.observe(key, version, Novelty::New, source);
-                    Put::Changed(ObjectChange {
-                        key: key.clone(),
-                        old: Some(latest),
-                        new: Some(object),
-                    })
-                }
-            },
+            }
+            Some((latest, Ordering::Greater)) => {
+                kind.observe(key, version, Novelty::New, source);
+                Put::Changed(ObjectChange {
+                    key: key.clone(),
+                    old: Some(latest),
+                    new: Some(object),
+                })
+            }
             None if covered => {
                 kind.observe(key, version, Novelty::New, source);
                 Put::Changed(ObjectChange {
@@ -399,6 +410,28 @@ impl Store {
         }
     }
 
+    /// Returns the cached object of which a relist shows the same version with another content: the schema of its kind has changed,
+    /// and the former one hid fields that it did not know, or had other defaults. Runs before the write lock is taken.
+    fn find_restated(
+        &self,
+        key: &ObjectRef,
+        object: &KubeObject,
+        projection: Projection,
+        source: VersionSource,
+    ) -> Option<Arc<KubeObject>> {
+        if source != VersionSource::Relist {
+            return None;
+        }
+        let cached = {
+            let kinds = self.kinds.read();
+            let kind = kinds.get(&KindKey::new(&key.cluster, &key.gvk))?;
+            kind.latest(key, projection)?
+        };
+        let is_restated =
+            cached.resource_version == object.resource_version && cached.json.text() != object.json.text();
+        is_restated.then_some(cached)
+    }
+
     /// Compresses an object that is likely to be cached. Runs before the write lock is taken, so that readers do not
     /// wait for it. Returns the plain text of an object that the dictionary should be trained with.
     fn compress(
@@ -406,6 +439,7 @@ impl Store {
         key: &ObjectRef,
         object: &mut KubeObject,
         projection: Projection,
+        restated: bool,
     ) -> Option<Box<[u8]>> {
         // A dictionary outlives its samples, so no Secret may become one.
         if key.gvk.is_secret() {
@@ -415,7 +449,7 @@ impl Store {
             let kinds = self.kinds.read();
             let kind = kinds.get(&KindKey::new(&key.cluster, &key.gvk))?;
             let is_cached = |o: Arc<KubeObject>| o.resource_version >= object.resource_version;
-            if kind.latest(key, projection).is_some_and(is_cached) {
+            if !restated && kind.latest(key, projection).is_some_and(is_cached) {
                 return None;
             }
             kind.dictionary.clone()

@@ -8,6 +8,7 @@ mod error;
 mod interceptor;
 mod list;
 mod target;
+mod warnings;
 
 use std::{
     sync::{
@@ -31,7 +32,9 @@ pub use self::{
     list::ListPage,
     target::{ApiTarget, is_dry_run},
 };
-use self::{bounds::collect_body, discovery::DiscoveryCache, error::find_root_cause};
+use self::{
+    bounds::collect_body, discovery::DiscoveryCache, error::find_root_cause, warnings::LoggedWarnings,
+};
 use crate::{
     client::{
         connection::LongRunning,
@@ -95,6 +98,7 @@ pub struct ApiClient {
     gate: Option<Arc<RequestGate>>,
     /// True while the last request got no answer, so that an outage is logged once and not per object.
     unavailable: Arc<AtomicBool>,
+    warnings: Arc<LoggedWarnings>,
     interceptor: Option<Arc<dyn Interceptor>>,
     request_timeout: Duration,
     bounds: ResponseBounds,
@@ -111,6 +115,7 @@ impl ApiClient {
             user: None,
             gate: None,
             unavailable: Arc::default(),
+            warnings: Arc::default(),
             interceptor: None,
             request_timeout: REQUEST_TIMEOUT,
             bounds: ResponseBounds::NONE,
@@ -384,6 +389,7 @@ impl ApiClient {
         self.log_availability(response.as_ref().err());
         let response = response?;
         if response.status().is_success() {
+            self.warnings.log_new(path, response.headers());
             return Ok(response);
         }
         let code = response.status().as_u16();

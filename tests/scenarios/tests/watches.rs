@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kube::api::PatchParams;
+use kube::api::{DeleteParams, Patch, PatchParams};
 use ostler::testing::{
     dispatcher::Cause,
     key::{Gvk, ObjectRef},
@@ -471,6 +471,83 @@ async fn deletion_is_visible_at_once_and_does_not_wake_its_author(mut lab: Lab) 
     lab.wait_seen("p", &[r#"{"v":"2"}"#, "deleted", "absent"]).await;
     lab.wait_idle().await;
     assert_eq!(woken_by(&lab, "p")[before..], ["m"]);
+}
+
+/// Changes the CRD of a kind with objects that have a map `data` of text fields.
+async fn define_fields(lab: &Lab, group: &str, fields: &[&str], default: Option<(&str, &str)>) {
+    let field = |name: &&str| {
+        let mut schema = json!({"type": "string"});
+        if let Some((_, value)) = default.filter(|(defaulted, _)| defaulted == name) {
+            schema["default"] = value.into();
+        }
+        ((*name).to_owned(), schema)
+    };
+    let properties: serde_json::Map<String, Value> = fields.iter().map(field).collect();
+    let schema =
+        json!({"type": "object", "properties": {"data": {"type": "object", "properties": properties}}});
+    lab.apply(
+        json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("gadgets.{group}")},
+        "spec": {"group": group, "scope": "Namespaced",
+            "names": {"kind": "Gadget", "listKind": "GadgetList", "plural": "gadgets", "singular": "gadget"},
+            "versions": [{"name": "v1", "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": schema}}]}}),
+    )
+    .await;
+}
+
+/// Applies a Gadget as soon as the API server knows all its fields.
+async fn apply_gadget(lab: &Lab, gadget: &Gvk, name: &str, data: Value) {
+    let object = json!({"apiVersion": gadget.api_version(), "kind": "Gadget",
+        "metadata": {"name": name, "namespace": lab.namespace}, "data": data});
+    let parameters = PatchParams::apply("test").force().validation_strict();
+    let api = lab.api(gadget, &lab.namespace);
+    let patch = Patch::Apply(&object);
+    lab.wait_until(&format!("{name} is applied"), async || {
+        api.patch(name, &parameters, &patch).await.is_ok()
+    })
+    .await;
+}
+
+/// For a while after a change of a CRD, the watches of an API server show objects by the former schema. The watch that is resumed
+/// does not repeat them, and a new default changes no resourceVersion.
+#[scenario(real = "watches and lists")]
+async fn changed_crd_shows_new_fields_and_defaults_of_cached_objects(mut lab: Lab) {
+    let group = format!("{}.example.org", lab.namespace);
+    let gadget = Gvk::new(&group, "v1", "Gadget");
+    let names: Vec<String> = (0..12).map(|number| format!("g{number}")).collect();
+    define_fields(&lab, &group, &["a"], None).await;
+    lab.settings.grants = ostler::testing::grants::Grants::parse(
+        &format!(
+            "plugins: {{probe: {{reconciles: [{{group: tests.ostler.dev, kinds: ['*']}}], \
+             kubernetes: [{{group: {group}, kinds: [Gadget], verbs: [get, list], namespaces: ['*']}}]}}}}"
+        ),
+        "grants.yaml",
+    )
+    .expect("grants");
+    lab.start_probe().await;
+    for name in &names {
+        apply_gadget(&lab, &gadget, name, json!({"a": "1"})).await;
+    }
+    let step =
+        |name| json!({"do": "get", "apiVersion": gadget.api_version(), "kind": "Gadget", "name": name});
+    let steps: Vec<Value> = names.iter().map(step).collect();
+    lab.apply_probe("p", json!(steps), json!([])).await;
+    lab.wait_seen("p", &[r#"{"a":"1"}"#; 12]).await;
+
+    define_fields(&lab, &group, &["a", "b"], None).await;
+    for name in &names {
+        apply_gadget(&lab, &gadget, name, json!({"a": "1", "b": "2"})).await;
+    }
+    lab.wait_seen("p", &[r#"{"a":"1","b":"2"}"#; 12]).await;
+
+    define_fields(&lab, &group, &["a", "b", "c"], Some(("c", "3"))).await;
+    lab.wait_seen("p", &[r#"{"a":"1","b":"2","c":"3"}"#; 12]).await;
+    let crd = Gvk::new("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
+    lab.api(&crd, "")
+        .delete(&format!("gadgets.{group}"), &DeleteParams::default())
+        .await
+        .expect("deleted");
 }
 
 /// The CRD of the probes loses its status subresource while the host runs, and gains it again. Without it the API server raises the

@@ -12,7 +12,8 @@ use crate::{client::api::ApiError, kube::backoff::Backoff};
 pub const RETRY_BACKOFF: Backoff =
     Backoff::new(Duration::from_millis(800), Duration::from_secs(30)).with_jitter(50);
 
-/// Minimum duration of a watch that ended without an event; a shorter one is resumed with backoff.
+/// Minimum duration of a watch that ended without an event, or whose kind has to be listed again; after a shorter one the server
+/// is asked with backoff.
 const MIN_WATCH_DURATION: Duration = Duration::from_secs(1);
 
 /// Time without a failure after which the next one is retried after the shortest delay.
@@ -58,9 +59,9 @@ impl Retry {
             Ok(next) => {
                 // A server or proxy that ends every watch at once must not be asked in a tight loop, nor one whose
                 // versions expire (HTTP 410) while it is listed.
-                let ended_early = *next == state && took < MIN_WATCH_DURATION;
-                let expired = *next == State::Listing;
-                let delay = (ended_early || expired).then(|| self.record_failure(None, now));
+                let is_unproductive = *next == state || *next == State::Listing;
+                let delay =
+                    (is_unproductive && took < MIN_WATCH_DURATION).then(|| self.record_failure(None, now));
                 (next.clone(), delay)
             }
             Err(error) => {
@@ -180,6 +181,16 @@ mod tests {
             lists.len() == 1 && (4..=8).contains(&watches.len()),
             "{watches:?}"
         );
+    }
+
+    #[test]
+    fn kind_is_listed_without_delay_after_a_watch_that_lasted() {
+        let advance =
+            |took| Retry::new(RETRY_BACKOFF).advance(watching(), &Ok(State::Listing), took, Instant::now());
+        let (next, delay) = advance(MIN_WATCH_DURATION);
+        assert_eq!((next, delay), (State::Listing, None));
+        let (_, delay) = advance(MIN_WATCH_DURATION / 2);
+        assert!(delay.is_some());
     }
 
     #[test]

@@ -40,6 +40,8 @@ pub(super) struct Collection {
 pub(super) enum Recency {
     /// No collection has a newer version.
     Newest,
+    /// It is the newest version, whose content has changed with the schema of its kind.
+    Restated,
     /// Another collection has a newer version.
     Superseded,
 }
@@ -109,7 +111,9 @@ impl Collection {
         let version = object.resource_version;
         let cached = self.get(key).map(|o| o.resource_version);
         // Without a version (metrics.k8s.io) the states of an object are ordered as they arrive.
-        let is_newer = cached.is_none_or(|cached| cached < version || version == 0);
+        let is_newer = cached.is_none_or(|cached| {
+            cached < version || version == 0 || (cached == version && recency == Recency::Restated)
+        });
         let unlisted = delivery == Delivery::OutOfBand && cached.is_none() && version <= self.listed_version;
         if unlisted || self.departed.contains(&object.uid, version) {
             return false;
@@ -117,7 +121,7 @@ impl Collection {
         let in_scope = self.scope.contains(key, &object.labels);
         if !in_scope && is_newer {
             self.remove(key);
-        } else if in_scope && is_newer && recency == Recency::Newest {
+        } else if in_scope && is_newer && recency != Recency::Superseded {
             self.insert(key, object);
         }
         in_scope

@@ -61,6 +61,40 @@ fn echo_of_a_write_is_unchanged() {
 }
 
 #[test]
+fn relist_of_another_content_of_the_cached_version_is_a_change_in_all_collections() {
+    let metadata = scope("", None, Projection::Metadata);
+    let store = watching(&[all(), metadata.clone()]);
+    let put_field = |value: &str, source| {
+        let json = format!(
+            r#"{{"metadata":{{"name":"a","namespace":"n","uid":"1","resourceVersion":"5"}},"data":{{"f":"{value}"}}}}"#
+        );
+        let (key, object) = KubeObject::parse(&gvk(), json.as_bytes()).expect("an object");
+        store.put(&key, object, Projection::Full, source)
+    };
+    assert!(matches!(
+        put_field("former", VersionSource::Watch),
+        Put::Changed(_)
+    ));
+    assert!(matches!(
+        put_field("former", VersionSource::Relist),
+        Put::Unchanged
+    ));
+    assert!(
+        matches!(put_field("late", VersionSource::WriteResponse), Put::Unchanged),
+        "only a relist shows by which schema an object reads now"
+    );
+    let Put::Changed(change) = put_field("new", VersionSource::Relist) else {
+        panic!("it is a change");
+    };
+    let intents = (change.old.expect("old").intent, change.new.expect("new").intent);
+    assert_ne!(intents.0, intents.1, "it wakes the readers");
+    for scope in [all(), metadata] {
+        let (_, cached) = store.list(&scope, &ListQuery::default()).remove(0);
+        assert_eq!(cached.field_text("data.f"), "new");
+    }
+}
+
+#[test]
 fn size_follows_each_insertion_replacement_and_removal() {
     let store = watching(&[all(), scope("n", Some("l=a"), Projection::Full)]);
     let length = |label: &str| labelled("a", "1", 5, label).1.json.len();
