@@ -72,6 +72,9 @@ pub struct BuildOptions {
     pub out: Option<PathBuf>,
     /// Install missing tools, where this machine's package manager has them.
     pub install: bool,
+    /// Build in a way that makes the next build of a changed source fast, if the language has one. Such a component is slower at
+    /// run time.
+    pub quick: bool,
 }
 
 /// A component that was built and written.

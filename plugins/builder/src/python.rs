@@ -1,6 +1,7 @@
 //! Plugins in Python, with CPython in the component.
 
 pub mod bindings;
+mod quick;
 
 use std::{
     ffi::OsStr,
@@ -149,10 +150,20 @@ pub fn build_component(
         );
     }
     let dir = BuildDir::new(folder, name)?;
-    let sdk = SDK_FILES.map(|(_, text)| text).concat();
-    let wasm = dir.build_unless_current(&[COMPILER_PACKAGE, &sdk], || {
-        compile_component(&dir, options, progress)
-    })?;
+    let quick = match options.quick {
+        true => quick::build(&dir, &PreparedBuild::prepare(&dir, options, progress)?, progress)?,
+        false => None,
+    };
+    let wasm = match quick {
+        Some(wasm) => wasm,
+        None => {
+            let sdk = SDK_FILES.map(|(_, text)| text).concat();
+            dir.build_unless_current(&[COMPILER_PACKAGE, &sdk], || {
+                let prepared = PreparedBuild::prepare(&dir, options, progress)?;
+                prepared.componentize(&dir, &prepared.stage, MAIN_MODULE, progress)
+            })?
+        }
+    };
     Ok(RawComponent {
         name: name.to_owned(),
         wasm,
@@ -161,57 +172,81 @@ pub fn build_component(
     })
 }
 
-fn compile_component(
-    dir: &BuildDir,
-    options: &BuildOptions,
-    progress: &mut dyn FnMut(&str),
-) -> Result<Vec<u8>> {
-    tools::require_program(
-        &["python3", "-c", "import ensurepip, venv"],
-        &["python3", "python3-venv"],
-        options.install,
-    )?;
-    let compiler = dir.install_tool(&COMPILER_PACKAGE.replace("==", "-"), |folder| {
-        progress(&format!("installing {COMPILER_PACKAGE} from PyPI"));
-        let mut venv = Command::new("python3");
-        venv.args(["-m", "venv"]).arg(folder);
-        dir.run_command(venv)?;
-        dir.run_command(pip_install(folder, &["--no-deps", COMPILER_PACKAGE]))
-            .map(drop)
-    })?;
-    let stage = dir.stage_source(&SDK_FILES)?;
-    check_syntax(dir)?;
-    let packages = packages_dir(&dir.source, &dir.work);
-    if let Some(packages) = &packages {
-        install_requirements(dir, &compiler, packages, progress)?;
+/// What a compilation needs: the compiler, the source and its packages.
+struct PreparedBuild {
+    /// Folder of the compiler.
+    compiler: PathBuf,
+    /// Copy of the source with the SDK.
+    stage: PathBuf,
+    /// Folder with the packages of `requirements.txt`, if there is one.
+    packages: Option<PathBuf>,
+    /// World with the interfaces that the plugin exports.
+    world: &'static str,
+}
+
+impl PreparedBuild {
+    /// Installs the compiler and the packages, unless they are there, and checks the syntax of the source.
+    fn prepare(dir: &BuildDir, options: &BuildOptions, progress: &mut dyn FnMut(&str)) -> Result<Self> {
+        tools::require_program(
+            &["python3", "-c", "import ensurepip, venv"],
+            &["python3", "python3-venv"],
+            options.install,
+        )?;
+        let compiler = dir.install_tool(&COMPILER_PACKAGE.replace("==", "-"), |folder| {
+            progress(&format!("installing {COMPILER_PACKAGE} from PyPI"));
+            let mut venv = Command::new("python3");
+            venv.args(["-m", "venv"]).arg(folder);
+            dir.run_command(venv)?;
+            dir.run_command(pip_install(folder, &["--no-deps", COMPILER_PACKAGE]))
+                .map(drop)
+        })?;
+        let stage = dir.stage_source(&SDK_FILES)?;
+        check_syntax(dir)?;
+        let packages = packages_dir(&dir.source, &dir.work);
+        if let Some(packages) = &packages {
+            install_requirements(dir, &compiler, packages, progress)?;
+        }
+        let entry = stage.join(MAIN_MODULE).with_extension("py");
+        let source = fs::read_to_string(&entry).with_context(|| format!("reading {MAIN_MODULE}.py"))?;
+        let world = OptionalExports {
+            messages: exports_name(&source, "Messages"),
+            lifecycle: exports_name(&source, "Lifecycle"),
+        }
+        .world();
+        Ok(Self {
+            compiler,
+            stage,
+            packages,
+            world,
+        })
     }
-    let entry = stage.join(MAIN_MODULE).with_extension("py");
-    let source = fs::read_to_string(&entry).with_context(|| format!("reading {MAIN_MODULE}.py"))?;
-    let world = OptionalExports {
-        messages: exports_name(&source, "Messages"),
-        lifecycle: exports_name(&source, "Lifecycle"),
+
+    /// Compiles the interpreter with an entry module and all that it imports from a folder.
+    fn componentize(
+        &self,
+        dir: &BuildDir,
+        folder: &Path,
+        module: &str,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<Vec<u8>> {
+        progress("componentize-py");
+        let component = dir.work.join("made.wasm");
+        let packages = self.packages.iter();
+        let mut command = Command::new(self.compiler.join("bin/componentize-py"));
+        command
+            .arg("--wit-path")
+            .arg(dir.write_wit()?)
+            .args(["--world", self.world, "componentize", "--python-path"])
+            .arg(folder)
+            .args(packages.flat_map(|packages| [OsStr::new("--python-path"), packages.as_os_str()]))
+            .args([module, "--output"])
+            .arg(&component)
+            // componentize-py would also bundle packages of an active virtual environment.
+            .env_remove("VIRTUAL_ENV")
+            .env("PYTHONHASHSEED", "0");
+        dir.run_command(command)?;
+        Ok(fs::read(component)?)
     }
-    .world();
-    progress("componentize-py");
-    let component = dir.work.join("made.wasm");
-    let mut command = Command::new(compiler.join("bin/componentize-py"));
-    command
-        .arg("--wit-path")
-        .arg(dir.write_wit()?)
-        .args(["--world", world, "componentize", "--python-path"])
-        .arg(&stage)
-        .args(
-            packages
-                .iter()
-                .flat_map(|folder| [OsStr::new("--python-path"), folder.as_os_str()]),
-        )
-        .args([MAIN_MODULE, "--output"])
-        .arg(&component)
-        // componentize-py would also bundle packages of an active virtual environment.
-        .env_remove("VIRTUAL_ENV")
-        .env("PYTHONHASHSEED", "0");
-    dir.run_command(command)?;
-    Ok(fs::read(component)?)
 }
 
 /// Returns the folder with the packages of `requirements.txt`, if there is one. It is named by the content of that file, so

@@ -345,6 +345,100 @@ fn sample_is_reconciled_with_the_responses_of_a_simulated_upstream() {
     dev.interrupt();
 }
 
+/// Saves of a project in Python: the interpreter is compiled again only when a module imports something new from elsewhere.
+#[scenario(embedded = "it starts its own")]
+fn python_session_compiles_the_interpreter_once_for_many_saves() {
+    let terminal = Terminal::new("quick");
+    let made = terminal.ostler(&[
+        "plugin",
+        "new",
+        "quick",
+        "--kind",
+        "Note.v1.example.dev",
+        "--language",
+        "python",
+    ]);
+    assert!(made.status.success(), "{}", output_text(&made));
+    let folder = terminal.path().join("quick");
+    let mut command = terminal.command(host_binary());
+    let mut dev = terminal.start(
+        command.args(["plugin", "dev", "quick", "--output", "json"]),
+        "dev.log",
+    );
+    dev.wait_until("the first build serves", |log| {
+        list_rows(log, "serves").len() == 1
+    });
+    let interpreter = |folder: &Path| {
+        let found = std::fs::read_dir(folder.join("target/plugins")).expect("builds");
+        let quick = found.map(|entry| entry.expect("a build").path().join("quick.wasm"));
+        let quick = quick.filter(|path| path.exists()).collect::<Vec<_>>();
+        let [quick] = &quick[..] else { panic!("{quick:?}") };
+        let metadata = std::fs::metadata(quick).expect("the interpreter");
+        metadata.modified().expect("a time")
+    };
+    let message = |terminal: &Terminal| {
+        let explained = terminal.json(&["explain", "note/example", "--output", "json"]);
+        explained.to_string()
+    };
+    let first = interpreter(&folder);
+    let main = folder.join("main.py");
+    let good = std::fs::read_to_string(&main).expect("a source");
+    let edit = |from: &str, to: &str| {
+        assert_eq!(good.matches(from).count(), 1, "{from} in\n{good}");
+        good.replace(from, to)
+    };
+
+    // A module of the plugin's own, in a package.
+    std::fs::create_dir_all(folder.join("texts")).expect("a folder");
+    std::fs::write(folder.join("texts/words.py"), "WORD = \"kept\"\n").expect("saved");
+    std::fs::write(folder.join("texts/__init__.py"), "from .words import WORD\n").expect("saved");
+    let split = edit("message applied: ", "message {WORD}: ").replacen(
+        "\nfrom ostler ",
+        "\nfrom texts import WORD\nfrom ostler ",
+        1,
+    );
+    std::fs::write(&main, &split).expect("saved");
+    dev.wait_until("the changed build serves", |_| {
+        message(&terminal).contains("message kept")
+    });
+    assert_eq!(interpreter(&folder), first, "the same interpreter");
+
+    let line = "        ready = true_condition(";
+    let raise = format!("        if object.name:\n            raise ValueError(f\"no {{WORD}}\")\n{line}");
+    let raised = split.replacen(line, &raise, 1);
+    assert_ne!(raised, split, "{split}");
+    std::fs::write(&main, &raised).expect("saved");
+    let number = 1 + raised
+        .lines()
+        .position(|line| line.contains("raise ValueError"))
+        .expect("a line");
+    let trap = format!("ValueError: no kept (/0/main.py:{number})");
+    dev.wait_until("the exception and its place are reported", |log| {
+        log.contains(&trap)
+    });
+    assert_eq!(interpreter(&folder), first, "the same interpreter");
+
+    // A module of the standard library, which is not there at run time unless the interpreter has it.
+    let dated = split
+        .replacen("\nfrom texts ", "\nimport calendar\nfrom texts ", 1)
+        .replace("message {WORD}: ", "message {calendar.MONDAY}: ");
+    std::fs::write(&main, &dated).expect("saved");
+    dev.wait_until("the build with the module serves", |_| {
+        message(&terminal).contains("message 0")
+    });
+    assert_ne!(interpreter(&folder), first, "another interpreter");
+
+    // A file that the module reads when it is imported: the whole build does so.
+    std::fs::write(folder.join("texts/word.txt"), "read").expect("saved");
+    let reading = "import pathlib\nWORD = (pathlib.Path(__file__).parent / \"word.txt\").read_text()\n";
+    std::fs::write(folder.join("texts/words.py"), reading).expect("saved");
+    std::fs::write(&main, &split).expect("saved");
+    dev.wait_until("the whole build serves", |_| {
+        message(&terminal).contains("message read")
+    });
+    dev.interrupt();
+}
+
 #[scenario(embedded = "it starts its own")]
 fn panic_in_a_goroutine_has_text_file_and_line() {
     let terminal = Terminal::new("goroutine");

@@ -171,6 +171,7 @@ fn build_foreign(guest: Guest, step: &BuildStep) -> Result<Component> {
     let options = BuildOptions {
         out: Some(path.clone()),
         install: true,
+        quick: false,
     };
     let mut progress = |what: &str| step.set_status(format!("{}: {what}", guest.name));
     let built = ostler_builder::build_plugin(&guest.folder, &options, &mut progress)?;

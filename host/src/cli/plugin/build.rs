@@ -34,6 +34,7 @@ impl PluginBuildCommand {
         let options = BuildOptions {
             out: self.out,
             install: self.install,
+            quick: false,
         };
         let built = build_with_crds(&self.folder, options).await?;
         for warning in &built.warnings {

@@ -37,6 +37,12 @@ use crate::{
     kube::{key::ObjectRef, well_known::environment},
 };
 
+/// Options of the builds of saved sources.
+const QUICK_BUILD: BuildOptions = BuildOptions {
+    out: None,
+    install: false,
+    quick: true,
+};
 /// Debounce interval: a save causes several events.
 const DEBOUNCE_INTERVAL: Duration = Duration::from_millis(50);
 /// Time for a new build to reconcile all objects.
@@ -445,7 +451,7 @@ impl PluginDevCommand {
 
     async fn rebuild(&self, stage: &PluginStage, project: &Project) -> anyhow::Result<Row> {
         let began = Instant::now();
-        let built = match build(&self.folder, BuildOptions::default()).await {
+        let built = match build(&self.folder, QUICK_BUILD).await {
             Ok(built) => built,
             Err(e) => {
                 eprintln!("{e:#}");
