@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use crate::crd;
-use crate::kind::{Column, ServedKind, ServedVersion};
+use crate::kind::{ServedKind, ServedVersion};
 use crate::openapi;
 use crate::rbac::RBAC_GROUP;
 use crate::scale::ScalePaths;
@@ -30,7 +30,6 @@ struct Builtin {
     namespaced: bool,
     status: bool,
     generations: bool,
-    columns: Option<Vec<Column>>,
 }
 
 /// All built-in kinds, which the servers of a process share.
@@ -47,44 +46,19 @@ fn list_builtins() -> Vec<Builtin> {
     vec![
         core_kind("Namespace", "namespaces", &["ns"])
             .cluster_scoped()
-            .with_status()
-            .with_columns(&[("Status", "string", ".status.phase"), AGE_COLUMN]),
-        core_kind("Secret", "secrets", &[]).with_columns(&[
-            ("Type", "string", ".type"),
-            ("Data", "integer", "count(.data)"),
-            AGE_COLUMN,
-        ]),
-        core_kind("ConfigMap", "configmaps", &["cm"])
-            .with_columns(&[("Data", "integer", "count(.data,.binaryData)"), AGE_COLUMN]),
-        core_kind("Event", "events", &["ev"]).with_columns(&[
-            (
-                "Last Seen",
-                "date",
-                ".lastTimestamp|.series.lastObservedTime|.eventTime|.metadata.creationTimestamp",
-            ),
-            ("Type", "string", ".type"),
-            ("Reason", "string", ".reason"),
-            (
-                "Object",
-                "string",
-                "join(.involvedObject.kind,.involvedObject.name)",
-            ),
-            ("Message", "string", ".message"),
-        ]),
-        core_kind("ServiceAccount", "serviceaccounts", &["sa"])
-            .with_columns(&[("Secrets", "integer", "count(.secrets)"), AGE_COLUMN]),
-        core_kind("Pod", "pods", &["po"])
-            .with_status()
-            .with_generations()
-            .with_columns(&[("Status", "string", ".status.phase"), AGE_COLUMN]),
+            .with_status(),
+        core_kind("Secret", "secrets", &[]),
+        core_kind("ConfigMap", "configmaps", &["cm"]),
+        core_kind("Event", "events", &["ev"]),
+        core_kind("ServiceAccount", "serviceaccounts", &["sa"]),
+        core_kind("Pod", "pods", &["po"]).with_status().with_generations(),
         core_kind("Service", "services", &["svc"]).with_status(),
         core_kind("PersistentVolumeClaim", "persistentvolumeclaims", &["pvc"]).with_status(),
         core_kind("Endpoints", "endpoints", &["ep"]),
         grouped_kind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", &[]).with_generations(),
         core_kind("Node", "nodes", &["no"]).cluster_scoped().with_status(),
         grouped_kind("events.k8s.io", "v1", "Event", "events", &["ev"]),
-        grouped_kind("coordination.k8s.io", "v1", "Lease", "leases", &[])
-            .with_columns(&[("Holder", "string", ".spec.holderIdentity"), AGE_COLUMN]),
+        grouped_kind("coordination.k8s.io", "v1", "Lease", "leases", &[]),
         grouped_kind(
             EXTENSIONS_GROUP,
             "v1",
@@ -94,8 +68,7 @@ fn list_builtins() -> Vec<Builtin> {
         )
         .cluster_scoped()
         .with_status()
-        .with_generations()
-        .with_columns(&[("Created At", "date-text", ".metadata.creationTimestamp")]),
+        .with_generations(),
         grouped_kind(rbac, "v1", "Role", "roles", &[]),
         grouped_kind(rbac, "v1", "RoleBinding", "rolebindings", &[]),
         grouped_kind(rbac, "v1", "ClusterRole", "clusterroles", &[]).cluster_scoped(),
@@ -130,8 +103,6 @@ fn list_builtins() -> Vec<Builtin> {
     ]
 }
 
-const AGE_COLUMN: (&str, &str, &str) = ("Age", "date", ".metadata.creationTimestamp");
-
 fn core_kind(kind: &'static str, plural: &'static str, short: &'static [&'static str]) -> Builtin {
     grouped_kind("", "v1", kind, plural, short)
 }
@@ -158,7 +129,6 @@ fn grouped_kind(
         namespaced: true,
         status: false,
         generations: false,
-        columns: None,
     }
 }
 
@@ -177,21 +147,6 @@ impl Builtin {
     fn with_generations(self) -> Self {
         Self {
             generations: true,
-            ..self
-        }
-    }
-
-    fn with_columns(self, columns: &[(&str, &str, &str)]) -> Self {
-        let column = |(name, kind, path): &(&str, &str, &str)| Column {
-            name: (*name).into(),
-            kind: (*kind).into(),
-            format: String::new(),
-            description: String::new(),
-            priority: 0,
-            path: (*path).into(),
-        };
-        Self {
-            columns: Some(columns.iter().map(column).collect()),
             ..self
         }
     }
@@ -223,7 +178,7 @@ impl Builtin {
                 rules: None,
                 status: self.status,
                 scale: scale_paths(self.plural),
-                columns: self.columns,
+                columns: None,
                 selectable: selectable_fields(self.kind),
             }],
         }

@@ -42,7 +42,7 @@ pub struct ServedVersion {
     pub status: bool,
     /// Places of the replicas, with a scale subresource.
     pub scale: Option<ScalePaths>,
-    /// Printer columns; `None` for the default ones.
+    /// Printer columns; `None` for the default ones, and for a built-in kind, whose columns are in [`crate::builtin_table`].
     pub columns: Option<Vec<Column>>,
     /// Field selector paths beside name and namespace.
     pub selectable: Vec<String>,

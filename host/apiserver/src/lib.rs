@@ -9,6 +9,7 @@ mod api;
 mod apply;
 mod builtin;
 mod builtin_defaults;
+mod builtin_table;
 mod builtin_validation;
 mod collection;
 mod content;

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::builtin_table;
 use crate::kind::{Column, ServedKind, ServedVersion};
 
 /// Description of names in the API server's own tables.
@@ -10,17 +11,16 @@ const NAME_DESCRIPTION: &str = "Name must be unique within a namespace. Is requi
 
 /// Column definitions, starting with the name.
 pub fn column_definitions(kind: &ServedKind, version: &ServedVersion) -> Value {
+    if !kind.custom {
+        return builtin_table::column_definitions(kind);
+    }
     let mut headings = vec![json!({
         "name": "Name", "type": "string", "format": "name", "priority": 0,
         "description": NAME_DESCRIPTION,
     })];
-    // kubectl shows no names of events: they are generated.
-    if kind.kind == "Event" && !kind.custom {
-        headings.clear();
-    }
     headings.extend(effective_columns(version).iter().map(|column| {
         json!({
-            "name": column.name, "type": if column.kind == "date-text" { "string" } else { column.kind.as_str() },
+            "name": column.name, "type": column.kind,
             "format": column.format, "description": column.description, "priority": column.priority,
         })
     }));
@@ -51,15 +51,15 @@ pub fn build_row(
     include: &str,
     now: Timestamp,
 ) -> Value {
-    let mut cells = vec![object["metadata"]["name"].clone()];
-    if kind.kind == "Event" && !kind.custom {
-        cells.clear();
-    }
-    cells.extend(
-        effective_columns(version)
-            .iter()
-            .map(|column| build_cell(column, object, kind.custom, now)),
-    );
+    let cells = if kind.custom {
+        let columns = effective_columns(version);
+        let of_columns = columns.iter().map(|column| build_cell(column, object, now));
+        std::iter::once(object["metadata"]["name"].clone())
+            .chain(of_columns)
+            .collect()
+    } else {
+        builtin_table::build_cells(kind, object, now)
+    };
     let mut row = json!({"cells": cells});
     match include {
         "None" => {}
@@ -74,13 +74,8 @@ pub fn partial_object(object: &Value) -> Value {
     json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"]})
 }
 
-fn build_cell(column: &Column, object: &Value, custom: bool, now: Timestamp) -> Value {
-    let value = if custom {
-        find_path(&column.path, object).cloned()
-    } else {
-        find_builtin(&column.path, object)
-    };
-    let Some(value) = value else {
+fn build_cell(column: &Column, object: &Value, now: Timestamp) -> Value {
+    let Some(value) = find_path(&column.path, object).cloned() else {
         return Value::Null;
     };
     match column.kind.as_str() {
@@ -102,33 +97,6 @@ fn build_cell(column: &Column, object: &Value, custom: bool, now: Timestamp) -> 
             other => other.to_string().into(),
         },
     }
-}
-
-/// Columns of built-in kinds may also be `a|b` (first value found), `count(a,b)` (number of keys) and `join(a,b)` (`a/b`).
-fn find_builtin(path: &str, object: &Value) -> Option<Value> {
-    let arguments = |name: &str| {
-        path.strip_prefix(name)?
-            .strip_prefix('(')?
-            .strip_suffix(')')
-            .map(|list| list.split(','))
-    };
-    if let Some(lists) = arguments("count") {
-        let sizes = lists
-            .filter_map(|path| find_path(path, object))
-            .map(|value| match value {
-                Value::Object(map) => map.len(),
-                Value::Array(items) => items.len(),
-                _ => 0,
-            });
-        return Some(sizes.sum::<usize>().into());
-    }
-    if let Some(parts) = arguments("join") {
-        let parts: Vec<&str> = parts
-            .filter_map(|path| find_path(path, object)?.as_str())
-            .collect();
-        return Some(parts.join("/").to_lowercase().into());
-    }
-    path.split('|').find_map(|path| find_path(path, object)).cloned()
 }
 
 /// Formats an age as kubectl does.

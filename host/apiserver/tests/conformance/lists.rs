@@ -269,6 +269,295 @@ pub async fn table_has_columns_of_the_definition(target: &ConformanceTarget) {
     assert_eq!((&cells[1], &cells[2]), (&json!("Opaque"), &json!(1)));
 }
 
+/// Objects of built-in kinds whose status no controller changes, each with its status and the cells of its row. `AGE` stands for an age.
+fn list_built_in_rows(place: &Place) -> Vec<(String, Value, Value, Value)> {
+    let in_group =
+        |group: &str, plural: &str| format!("/apis/{group}/namespaces/{}/{plural}", place.namespace);
+    let labels = json!({"matchLabels": {"app": "a"}, "matchExpressions": [
+        {"key": "tier", "operator": "In", "values": ["b", "a"]}, {"key": "zone", "operator": "DoesNotExist"}]});
+    let template = json!({"metadata": {"labels": {"app": "a", "tier": "a"}}, "spec": {"containers": [
+        {"name": "one", "image": "i/one:1"}, {"name": "two", "image": "i/two"}]}});
+    let selected = "app=a,tier in (a,b),!zone";
+    let ended =
+        json!({"terminated": {"exitCode": 0, "reason": "Completed", "finishedAt": "2020-01-01T00:00:00Z"}});
+    let container = |name: &str, ready: bool, restarts: i64, state: Value| {
+        json!({"name": name, "image": "i", "imageID": "", "ready": ready, "started": ready,
+            "restartCount": restarts, "state": state, "lastState": {}})
+    };
+    let running = json!({"running": {"startedAt": "2020-01-01T00:00:00Z"}});
+    let pod = json!({"spec": {"containers": [{"name": "one", "image": "i"}, {"name": "two", "image": "i"}],
+        "initContainers": [{"name": "first", "image": "i"}, {"name": "beside", "image": "i", "restartPolicy": "Always"}],
+        "readinessGates": [{"conditionType": "a.example/ready"}]}});
+    let is_true = |kind: &str| json!({"type": kind, "status": "True"});
+    vec![
+        (
+            place.core("configmaps"),
+            json!({"metadata": {"name": "data"}, "data": {"a": "b"}, "binaryData": {"c": "ZA=="}}),
+            Value::Null,
+            json!(["data", 2, "AGE"]),
+        ),
+        (
+            place.core("services"),
+            json!({"metadata": {"name": "headless"}, "spec": {"clusterIP": "None", "selector": {"b": "2", "a": "1"},
+                "externalIPs": ["192.0.2.7"], "ports": [{"name": "t", "port": 80}, {"name": "u", "port": 53, "protocol": "UDP"}]}}),
+            Value::Null,
+            json!([
+                "headless",
+                "ClusterIP",
+                "None",
+                "192.0.2.7",
+                "80/TCP,53/UDP",
+                "AGE",
+                "a=1,b=2"
+            ]),
+        ),
+        (
+            place.core("services"),
+            json!({"metadata": {"name": "balanced"}, "spec": {"type": "LoadBalancer", "clusterIP": "10.0.0.77",
+                "ports": [{"port": 80, "nodePort": 30077}]}}),
+            json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.9"}, {"hostname": "a.example"}]}}),
+            json!([
+                "balanced",
+                "LoadBalancer",
+                "10.0.0.77",
+                "192.0.2.9,a.example",
+                "80:30077/TCP",
+                "AGE",
+                "<none>"
+            ]),
+        ),
+        (
+            place.core("services"),
+            json!({"metadata": {"name": "named"}, "spec": {"type": "ExternalName", "externalName": "b.example"}}),
+            Value::Null,
+            json!([
+                "named",
+                "ExternalName",
+                "<none>",
+                "b.example",
+                "<none>",
+                "AGE",
+                "<none>"
+            ]),
+        ),
+        (
+            place.core("pods"),
+            merge(&pod, json!({"metadata": {"name": "pending"}})),
+            Value::Null,
+            json!([
+                "pending", "0/3", "Pending", "0", "AGE", "<none>", "<none>", "<none>", "0/1"
+            ]),
+        ),
+        (
+            place.core("pods"),
+            merge(&pod, json!({"metadata": {"name": "initializing"}})),
+            json!({"phase": "Pending", "initContainerStatuses": [
+                container("first", false, 2, json!({"waiting": {"reason": "CrashLoopBackOff"}}))]}),
+            json!([
+                "initializing",
+                "0/3",
+                "Init:CrashLoopBackOff",
+                "2",
+                "AGE",
+                "<none>",
+                "<none>",
+                "<none>",
+                "0/1"
+            ]),
+        ),
+        (
+            place.core("pods"),
+            merge(&pod, json!({"metadata": {"name": "running"}})),
+            json!({"phase": "Running", "podIP": "192.0.2.3", "podIPs": [{"ip": "192.0.2.3"}], "conditions": [
+                is_true("Initialized"), is_true("Ready"), is_true("a.example/ready")],
+                "initContainerStatuses": [container("first", false, 1, ended.clone()), container("beside", true, 1, running.clone())],
+                "containerStatuses": [container("one", false, 0, ended), container("two", true, 3, running)]}),
+            json!([
+                "running",
+                "2/3",
+                "Running",
+                "4",
+                "AGE",
+                "192.0.2.3",
+                "<none>",
+                "<none>",
+                "1/1"
+            ]),
+        ),
+        (
+            place.core("persistentvolumeclaims"),
+            json!({"metadata": {"name": "claim"}, "spec": {"accessModes": ["ReadWriteMany", "ReadWriteOnce"], "volumeName": "v",
+                "storageClassName": "fast", "resources": {"requests": {"storage": "1Gi"}}}}),
+            json!({"phase": "Bound", "capacity": {"storage": "2Gi"}, "accessModes": ["ReadWriteMany", "ReadWriteOnce"]}),
+            json!([
+                "claim",
+                "Bound",
+                "v",
+                "2Gi",
+                "RWO,RWX",
+                "fast",
+                "<unset>",
+                "AGE",
+                "Filesystem"
+            ]),
+        ),
+        (
+            place.core("events"),
+            json!({"metadata": {"name": "event"}, "involvedObject": {"kind": "ConfigMap", "namespace": place.namespace,
+                "name": "data", "fieldPath": "data.a"}, "reason": "Seen", "message": " a text\n", "type": "Normal",
+                "source": {"component": "me", "host": "here"}, "lastTimestamp": "2020-01-01T00:00:00Z", "count": 3}),
+            Value::Null,
+            json!([
+                "AGE",
+                "Normal",
+                "Seen",
+                "configmap/data",
+                "data.a",
+                "me, here",
+                "a text",
+                "<unknown>",
+                3,
+                "event"
+            ]),
+        ),
+        (
+            in_group("apps/v1", "deployments"),
+            json!({"metadata": {"name": "deployed"}, "spec": {"replicas": 0, "selector": labels, "template": template}}),
+            Value::Null,
+            json!([
+                "deployed",
+                "0/0",
+                0,
+                0,
+                "AGE",
+                "one,two",
+                "i/one:1,i/two",
+                selected
+            ]),
+        ),
+        (
+            in_group("apps/v1", "statefulsets"),
+            json!({"metadata": {"name": "stateful"}, "spec": {"replicas": 0, "serviceName": "s", "selector": labels, "template": template}}),
+            Value::Null,
+            json!(["stateful", "0/0", "AGE", "one,two", "i/one:1,i/two"]),
+        ),
+        (
+            in_group("apps/v1", "replicasets"),
+            json!({"metadata": {"name": "replicated"}, "spec": {"replicas": 0, "selector": labels, "template": template}}),
+            Value::Null,
+            json!(["replicated", 0, 0, 0, "AGE", "one,two", "i/one:1,i/two", selected]),
+        ),
+        (
+            in_group("batch/v1", "jobs"),
+            json!({"metadata": {"name": "job"}, "spec": {"suspend": true, "completions": 4, "manualSelector": true, "selector": labels,
+                "template": merge(&template, json!({"spec": {"restartPolicy": "Never"}}))}}),
+            Value::Null,
+            json!([
+                "job",
+                "ANY",
+                "0/4",
+                "",
+                "AGE",
+                "one,two",
+                "i/one:1,i/two",
+                selected
+            ]),
+        ),
+        (
+            in_group("networking.k8s.io/v1", "ingresses"),
+            json!({"metadata": {"name": "ingress"}, "spec": {"ingressClassName": "nginx", "tls": [{"hosts": ["a.example"]}],
+                "defaultBackend": {"service": {"name": "s", "port": {"number": 80}}},
+                "rules": [{"host": "a.example"}, {"host": "b.example"}, {"host": "c.example"}, {"host": "d.example"}]}}),
+            json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.5"}]}}),
+            json!([
+                "ingress",
+                "nginx",
+                "a.example,b.example,c.example + 1 more...",
+                "192.0.2.5",
+                "80, 443",
+                "AGE"
+            ]),
+        ),
+        (
+            in_group("networking.k8s.io/v1", "networkpolicies"),
+            json!({"metadata": {"name": "policy"}, "spec": {"podSelector": {}}}),
+            Value::Null,
+            json!(["policy", "<none>", "AGE"]),
+        ),
+        (
+            in_group("policy/v1", "poddisruptionbudgets"),
+            json!({"metadata": {"name": "budget"}, "spec": {"maxUnavailable": "50%", "selector": labels}}),
+            Value::Null,
+            json!(["budget", "N/A", "50%", 0, "AGE"]),
+        ),
+        (
+            in_group("rbac.authorization.k8s.io/v1", "rolebindings"),
+            json!({"metadata": {"name": "binding"}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"},
+                "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "u"},
+                    {"kind": "Group", "apiGroup": "rbac.authorization.k8s.io", "name": "g"},
+                    {"kind": "Group", "apiGroup": "rbac.authorization.k8s.io", "name": "h"},
+                    {"kind": "ServiceAccount", "namespace": "n", "name": "s"}]}),
+            Value::Null,
+            json!(["binding", "ClusterRole/view", "AGE", "u", "g, h", "n/s"]),
+        ),
+        (
+            in_group("discovery.k8s.io/v1", "endpointslices"),
+            json!({"metadata": {"name": "slice"}, "addressType": "IPv4", "ports": [{"port": 80}, {"name": "all"}],
+                "endpoints": [{"addresses": ["192.0.2.1"]}, {"addresses": ["192.0.2.2"]}, {"addresses": ["192.0.2.3"]}, {"addresses": ["192.0.2.4"]}]}),
+            Value::Null,
+            json!([
+                "slice",
+                "IPv4",
+                "80,all",
+                "192.0.2.1,192.0.2.2,192.0.2.3 + 1 more...",
+                "AGE"
+            ]),
+        ),
+    ]
+}
+
+/// An object with the fields of another one in addition.
+fn merge(object: &Value, fields: Value) -> Value {
+    let mut merged = object.clone();
+    for (name, value) in fields.as_object().into_iter().flatten() {
+        merged[name] = match merged[name].is_object() {
+            true => merge(&merged[name], value.clone()),
+            false => value.clone(),
+        };
+    }
+    merged
+}
+
+pub async fn tables_of_built_in_kinds_have_the_same_cells(target: &ConformanceTarget) {
+    let place = Place::new(target).await;
+    for (collection, object, status, expected) in list_built_in_rows(&place) {
+        target.post(&collection, &object).await.expect(201);
+        let path = format!("{collection}/{}", object["metadata"]["name"].as_str().unwrap());
+        if !status.is_null() {
+            let patch = json!({"status": status});
+            target
+                .patch("merge", &format!("{path}/status"), &patch)
+                .await
+                .expect(200);
+        }
+        let accept = "application/json;as=Table;v=v1;g=meta.k8s.io";
+        let request = target.request(Method::GET, &path).header("accept", accept);
+        let table = target.send(request).await.expect(200);
+        let cells = table["rows"][0]["cells"].as_array().expect("cells");
+        let expected = expected.as_array().expect("cells");
+        assert_eq!(cells.len(), expected.len(), "{path}: {cells:?}");
+        for (found, wanted) in cells.iter().zip(expected) {
+            let age = || {
+                found
+                    .as_str()
+                    .is_some_and(|age| age.ends_with(['s', 'm', 'h', 'd']))
+            };
+            let alike = found == wanted || wanted == "ANY" || (wanted == "AGE" && age());
+            assert!(alike, "{path}: {found} in place of {wanted} in {cells:?}");
+        }
+    }
+}
+
 pub async fn watch_delivers_changes_in_order(target: &ConformanceTarget) {
     let place = Place::new(target).await;
     let created = place.create(target, "a", json!({})).await;

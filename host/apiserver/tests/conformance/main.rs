@@ -35,6 +35,14 @@ macro_rules! conformance {
     };
 }
 
+mod columns_of_built_in_kinds_are_those_of_the_real_server {
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    #[ignore = "needs the real control plane: cargo xtask test real"]
+    async fn real_default() {
+        crate::openapi::columns_of_built_in_kinds_are_those_of_the_real_server(&crate::target::real()).await;
+    }
+}
+
 mod schemas_of_built_in_kinds_are_those_of_the_real_server {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     #[ignore = "needs the real control plane: cargo xtask test real"]
@@ -61,6 +69,7 @@ conformance! {
     lists::selectors_filter_lists,
     lists::pages_show_one_snapshot,
     lists::table_has_columns_of_the_definition,
+    lists::tables_of_built_in_kinds_have_the_same_cells,
     lists::watch_delivers_changes_in_order,
     lists::watch_with_selector_reports_entering_and_leaving_objects,
     lists::initial_events_end_with_bookmark,

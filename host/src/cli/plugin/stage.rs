@@ -329,7 +329,11 @@ impl PluginStage {
         let grants = match std::fs::read_to_string(self.grants_file()) {
             Ok(text) => crate::policy::grants::Grants::parse(&text, "plugin.yaml")
                 .map_err(|e| anyhow::anyhow!("{e}"))?,
-            Err(_) => crate::policy::grants::Grants::default(),
+            Err(_) => {
+                // The host follows the file, and a missing one is an error.
+                ostler_builder::replace_file(&self.grants_file(), b"{}")?;
+                crate::policy::grants::Grants::default()
+            }
         };
         let settings = HostSettings {
             plugins: self.plugin_dir(),
