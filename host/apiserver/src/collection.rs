@@ -23,12 +23,16 @@ use crate::table;
 use crate::watch::WatchRequest;
 
 impl ResourceRequest<'_> {
-    pub(crate) fn list_options(
+    /// The options of a request, after `validate` has checked how they fit together: the real server does so before it looks at the
+    /// fields that they select by.
+    fn list_options(
         &self,
         kind: &ServedKind,
         version: &ServedVersion,
+        validate: impl FnOnce(&ListOptions) -> Result<(), StatusError>,
     ) -> Result<ListOptions, StatusError> {
         let options = self.query.parse_list_options()?;
+        validate(&options)?;
         for field in options.fields.paths() {
             let known = field == "metadata.name"
                 || (field == "metadata.namespace" && kind.namespaced)
@@ -43,24 +47,9 @@ impl ResourceRequest<'_> {
     }
 
     pub(crate) fn list_objects(&self, kind: &ServedKind, version: &ServedVersion) -> ServerResponse {
-        let options = self.list_options(kind, version)?;
+        let options = self.list_options(kind, version, validate_list_options)?;
         let storage = &self.state.api.storage;
         let namespace = self.target.namespace.as_deref();
-        let refuse = |field: &str, why: &str| {
-            let cause = FieldError::forbidden(field, why);
-            Err(StatusError::invalid_options("ListOptions", cause))
-        };
-        if options.initial_events.is_some() {
-            return refuse("sendInitialEvents", "sendInitialEvents is forbidden for list");
-        }
-        if options.revision_match.is_some() && options.revision.is_none() {
-            let why = "resourceVersionMatch is forbidden unless resourceVersion is provided";
-            return refuse("resourceVersionMatch", why);
-        }
-        if options.exact && options.revision == Some(0) {
-            let why = "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"";
-            return refuse("resourceVersionMatch", why);
-        }
         let (objects, revision, after) = if let Some(token) = &options.resume {
             let (revision, after) = PageToken::decode(token)?;
             let objects = storage.list_at(&kind.resource, namespace, revision).map_err(|_| {
@@ -84,25 +73,26 @@ impl ResourceRequest<'_> {
         if let Some(asked) = options.revision.filter(|asked| *asked > revision) {
             return Err(StatusError::too_large_revision(asked, revision));
         }
-        let mut chosen: Vec<Arc<StoredObject>> = objects
-            .into_iter()
-            .filter(|object| after.as_ref().is_none_or(|after| object.key() > *after))
-            .filter(|object| options.selects(&object.value))
-            .collect();
+        // A list of one name reads that object only.
+        let has_one_place = namespace.is_some() || !kind.namespaced;
+        let name = options.fields.required_name().filter(|_| has_one_place);
+        let mut objects = objects.into_iter().filter(|object| {
+            let key = object.key();
+            name.is_none_or(|name| key.name == name) && after.as_ref().is_none_or(|after| key > *after)
+        });
+        let selected = objects.by_ref().filter(|object| options.selects(&object.value));
+        let chosen: Vec<Arc<StoredObject>> = selected.take(options.limit.unwrap_or(usize::MAX)).collect();
+        // A page that is full is followed by another one if there are more objects, whether or not these are selected.
+        let remaining = objects.count();
         let mut metadata = json!({"resourceVersion": revision.to_string()});
-        if kind.custom {
-            // kube-apiserver sends an empty token in lists of custom kinds.
-            metadata["continue"] = "".into();
-        }
-        if let Some(limit) = options.limit.filter(|limit| *limit < chosen.len()) {
-            let remaining = chosen.len() - limit;
-            chosen.truncate(limit);
-            if let Some(last) = chosen.last() {
-                metadata["continue"] = PageToken::encode(revision, &last.key()).into();
-            }
+        if let Some(last) = chosen.last().filter(|_| remaining > 0) {
+            metadata["continue"] = PageToken::encode(revision, &last.key()).into();
             if self.query.get("labelSelector").is_none() && self.query.get("fieldSelector").is_none() {
                 metadata["remainingItemCount"] = remaining.into();
             }
+        } else if kind.custom && self.accepted_shape()? == ResponseShape::Object {
+            // The real server sends an empty token in lists of custom kinds.
+            metadata["continue"] = "".into();
         }
         self.respond_list(kind, version, &chosen, &metadata)
     }
@@ -177,8 +167,7 @@ impl ResourceRequest<'_> {
     }
 
     pub(crate) fn start_watch(&self, kind: &Arc<ServedKind>, version: &ServedVersion) -> ServerResponse {
-        let options = self.list_options(kind, version)?;
-        WatchRequest::validate_options(&options)?;
+        let options = self.list_options(kind, version, WatchRequest::validate_options)?;
         let watch = WatchRequest {
             state: self.state.clone(),
             kind: kind.clone(),
@@ -203,7 +192,7 @@ impl ResourceRequest<'_> {
     }
 
     pub(crate) fn delete_collection(&self, kind: &ServedKind, version: &ServedVersion) -> ServerResponse {
-        let options = self.list_options(kind, version)?;
+        let options = self.list_options(kind, version, |_| Ok(()))?;
         let how = self.parse_delete_options()?;
         let (objects, revision) = self
             .state
@@ -228,6 +217,25 @@ impl ResourceRequest<'_> {
             &json!({"resourceVersion": revision.to_string()}),
         )
     }
+}
+
+fn validate_list_options(options: &ListOptions) -> Result<(), StatusError> {
+    let refuse = |field: &str, why: &str| {
+        let cause = FieldError::forbidden(field, why);
+        Err(StatusError::invalid_options("ListOptions", cause))
+    };
+    if options.initial_events.is_some() {
+        return refuse("sendInitialEvents", "sendInitialEvents is forbidden for list");
+    }
+    if options.revision_match.is_some() && options.revision.is_none() {
+        let why = "resourceVersionMatch is forbidden unless resourceVersion is provided";
+        return refuse("resourceVersionMatch", why);
+    }
+    if options.exact && options.revision == Some(0) {
+        let why = "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"";
+        return refuse("resourceVersionMatch", why);
+    }
+    Ok(())
 }
 
 /// The continue token of a list: its revision and the last key sent.

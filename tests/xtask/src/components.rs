@@ -24,10 +24,16 @@ const SMALL_PACKS: [&str; 2] = ["concourse", "steps"];
 /// Size limit of a component of [`SMALL_PACKS`].
 const MAX_COMPONENT_BYTES: usize = 250 * 1024;
 
-/// Pack of the examples, which are written in several languages.
-const EXAMPLES_PACK: &str = "examples";
+/// Folders with guests in other languages than Rust, and their packs.
+const FOREIGN_FOLDERS: [(&str, &str); 2] = [
+    ("plugins/examples", "examples"),
+    ("tests/bench/plugins", BENCH_PACK),
+];
 
-/// A plugin of the workspace: a crate with `[package.metadata.ostler] pack = "…"`, or an example in another language.
+/// Pack of the operators of the benchmark, in all languages.
+pub const BENCH_PACK: &str = "bench";
+
+/// A plugin of the workspace: a crate with `[package.metadata.ostler] pack = "…"`, or a folder in another language.
 pub struct Guest {
     /// Name of the package and of the component.
     pub name: String,
@@ -210,25 +216,31 @@ pub fn list_guests() -> Result<Vec<Guest>> {
             )
         })
         .collect::<Result<_>>()?;
-    for entry in fs::read_dir(paths::workspace_root().join("plugins").join(EXAMPLES_PACK))? {
-        let folder = entry?.path();
-        let language = ostler_builder::detect_language(&folder)?;
-        if language != Language::Rust {
-            guests.push(Guest {
-                name: folder
-                    .file_name()
-                    .unwrap_or_default()
-                    .to_string_lossy()
-                    .into_owned(),
-                pack: EXAMPLES_PACK.into(),
-                folder,
-                language,
-                optimize: Optimize::default(),
-            });
+    for (folder, pack) in FOREIGN_FOLDERS {
+        for entry in fs::read_dir(paths::workspace_root().join(folder))? {
+            guests.extend(read_foreign_guest(entry?.path(), pack)?);
         }
     }
     guests.sort_by(|a, b| (&a.pack, &a.name).cmp(&(&b.pack, &b.name)));
     Ok(guests)
+}
+
+/// The guest of a folder; none if it is a crate.
+fn read_foreign_guest(folder: PathBuf, pack: &str) -> Result<Option<Guest>> {
+    let language = ostler_builder::detect_language(&folder)?;
+    let name = folder
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
+    let guest = Guest {
+        name,
+        pack: pack.into(),
+        folder,
+        language,
+        optimize: Optimize::default(),
+    };
+    Ok(Some(guest).filter(|guest| guest.language != Language::Rust))
 }
 
 fn build_command(toolchain: &Toolchain, optimize: Optimize, guests: &[&Guest]) -> Command {

@@ -1,6 +1,7 @@
 //! The measured operators: how each is started and queried.
 
 use std::{
+    ffi::OsStr,
     fs,
     path::{Path, PathBuf},
     time::Duration,
@@ -13,16 +14,26 @@ use tokio::process::Command;
 
 use crate::{process::SubjectProcess, scenes::SceneStage};
 
+/// Name of the plugin in its components.
+pub const PLUGIN_NAME: &str = "bench-plugin";
+/// File of the plugin.
+const PLUGIN_FILE: &str = "bench-plugin.wasm";
 /// File in an operator's folder with the address of its admin endpoint.
 const READY_FILE: &str = "ready.json";
-/// Timeout of an operator's start.
-const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// Timeout of an operator's start. A host that has to compile fifty components in Python first takes minutes.
+const START_TIMEOUT: Duration = Duration::from_secs(1800);
 
 /// A measured subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BenchSubject {
-    /// Ostler with a plugin.
+    /// Ostler with a plugin in Rust.
     Ostler,
+    /// The same with the plugin in Go.
+    OstlerGo,
+    /// The same with the plugin in JavaScript.
+    OstlerJs,
+    /// The same with the plugin in Python.
+    OstlerPython,
     /// An operator with controller-runtime.
     ControllerRuntime,
     /// As controller-runtime, with managedFields stripped from its cache.
@@ -48,6 +59,15 @@ pub struct OperatorPrograms {
     /// The plugin's component.
     #[arg(long)]
     component: Option<PathBuf>,
+    /// The component of the same plugin in Go.
+    #[arg(long)]
+    component_go: Option<PathBuf>,
+    /// The component of the same plugin in JavaScript.
+    #[arg(long)]
+    component_js: Option<PathBuf>,
+    /// The component of the same plugin in Python.
+    #[arg(long)]
+    component_python: Option<PathBuf>,
     /// Grants of the plugin.
     #[arg(long)]
     grants: Option<PathBuf>,
@@ -81,9 +101,14 @@ pub struct OperatorPrograms {
 }
 
 impl OperatorPrograms {
-    /// Returns the path of the plugin's component.
-    pub fn require_component(&self) -> Result<&Path> {
-        require_path(&self.component, "component")
+    /// Returns the path of the plugin's component in the language of the subject.
+    pub fn require_component(&self, subject: BenchSubject) -> Result<&Path> {
+        match subject {
+            BenchSubject::OstlerGo => require_path(&self.component_go, "component-go"),
+            BenchSubject::OstlerJs => require_path(&self.component_js, "component-js"),
+            BenchSubject::OstlerPython => require_path(&self.component_python, "component-python"),
+            _ => require_path(&self.component, "component"),
+        }
     }
 }
 
@@ -92,6 +117,9 @@ impl BenchSubject {
     pub fn name(self) -> &'static str {
         match self {
             Self::Ostler => "ostler",
+            Self::OstlerGo => "ostler-go",
+            Self::OstlerJs => "ostler-js",
+            Self::OstlerPython => "ostler-python",
             Self::ControllerRuntime => "controller-runtime",
             Self::ControllerRuntimeStrip => "controller-runtime-strip",
             Self::KubeRs => "kube-rs",
@@ -100,6 +128,14 @@ impl BenchSubject {
             Self::RawApply => "raw-apply",
             Self::Original => "original",
         }
+    }
+
+    /// Returns whether it is Ostler with a plugin, in whichever language.
+    pub fn is_ostler(self) -> bool {
+        matches!(
+            self,
+            Self::Ostler | Self::OstlerGo | Self::OstlerJs | Self::OstlerPython
+        )
     }
 
     /// Returns whether it is only a client, not an operator.
@@ -143,7 +179,12 @@ fn ostler_command(
     let plugins = folder.join("plugins");
     fs::create_dir_all(&plugins)?;
     for component in components {
+        // A file is named after its plugin, which has one name in all languages.
         let name = component.file_name().context("a component is a file")?;
+        let name = match name.to_string_lossy().starts_with(PLUGIN_NAME) {
+            true => OsStr::new(PLUGIN_FILE),
+            false => name,
+        };
         fs::copy(component, plugins.join(name))
             .with_context(|| format!("copying {}", component.display()))?;
         let _ = fs::remove_file(plugins.join(name).with_extension("yaml"));
@@ -186,8 +227,11 @@ impl RunningSubject {
         let programs = &stage.programs;
         let workers = stage.workers.to_string();
         let mut command = match subject {
-            BenchSubject::Ostler => {
-                let component = programs.require_component()?.to_owned();
+            BenchSubject::Ostler
+            | BenchSubject::OstlerGo
+            | BenchSubject::OstlerJs
+            | BenchSubject::OstlerPython => {
+                let component = programs.require_component(subject)?.to_owned();
                 ostler_command(
                     stage,
                     &folder,
@@ -228,7 +272,7 @@ impl RunningSubject {
                 "--lease-namespace",
                 "bench",
             ]);
-            if subject == BenchSubject::Ostler {
+            if subject.is_ostler() {
                 command.args(["--identity", &name]);
             }
             // Distinguishes replicas in logs.
@@ -240,11 +284,11 @@ impl RunningSubject {
     /// Starts Ostler with these plugins, in a folder of its own.
     pub async fn start_plugins(
         stage: &SceneStage,
+        subject: BenchSubject,
         folder: &Path,
         components: &[PathBuf],
         grants: &Path,
     ) -> Result<Self> {
-        let subject = BenchSubject::Ostler;
         let _ = fs::remove_file(folder.join(READY_FILE));
         let command = ostler_command(stage, folder, components, grants)?;
         Self::launch(stage, subject, subject.name(), folder.to_owned(), command).await
@@ -338,7 +382,7 @@ impl RunningSubject {
 
     /// Counts the reconciles since the last [`RunningSubject::reset_stats`].
     pub async fn count_reconciles(&self) -> Result<u64> {
-        if self.subject != BenchSubject::Ostler {
+        if !self.subject.is_ostler() {
             return self.get_json("/count").await?.as_u64().context("a count");
         }
         let all = self.get_json("/reconciles").await?;
@@ -348,7 +392,7 @@ impl RunningSubject {
 
     /// Resets the count and the durations of reconciles.
     pub async fn reset_stats(&mut self) -> Result<()> {
-        if self.subject != BenchSubject::Ostler {
+        if !self.subject.is_ostler() {
             return self.post_command("/reset").await;
         }
         self.skip += self.count_reconciles().await?;
@@ -358,7 +402,7 @@ impl RunningSubject {
     /// Returns the durations of the reconciles since the last [`RunningSubject::reset_stats`].
     pub async fn reconcile_percentiles(&self) -> Result<Percentiles> {
         let us = |v: &Value| v.as_u64().context("microseconds");
-        if self.subject != BenchSubject::Ostler {
+        if !self.subject.is_ostler() {
             let stats = self.get_json("/stats").await?;
             return Ok(Percentiles {
                 p50_us: us(&stats["p50_us"])?,
@@ -374,7 +418,7 @@ impl RunningSubject {
 
     /// Returns the number of objects and bytes in Ostler's store, by its own count.
     pub async fn store_size(&self) -> Result<Option<(u64, u64)>> {
-        if self.subject != BenchSubject::Ostler {
+        if !self.subject.is_ostler() {
             return Ok(None);
         }
         let facts = self.get_json("/store").await?;
@@ -383,7 +427,7 @@ impl RunningSubject {
 
     /// Makes the subject reconcile every object again.
     pub async fn reconcile_all(&mut self) -> Result<()> {
-        if self.subject != BenchSubject::Ostler {
+        if !self.subject.is_ostler() {
             return self.post_command("/resync").await;
         }
         // A change of a plugin's configuration reconciles all its objects.

@@ -50,9 +50,16 @@ impl BuiltPrograms {
             program("simulator", &cargo::build_release_binary("concourse-simulator")?);
         }
         if !samples.is_empty() {
-            let built = components::build_components(|guest| guest.name == "bench-plugin")?;
-            let component = built.first().context("the bench's plugin is built")?;
-            program("component", &component.path);
+            let subjects: Vec<_> = samples.iter().flat_map(|run| &run.subjects).collect();
+            let plugin = |subject: &str| {
+                let language = subject.strip_prefix("ostler")?;
+                Some(format!("bench-plugin{language}"))
+            };
+            let wanted: Vec<_> = subjects.iter().filter_map(|subject| plugin(subject)).collect();
+            for component in components::build_components(|guest| wanted.contains(&guest.name))? {
+                let flag = component.name.replacen("bench-plugin", "component", 1);
+                program(&flag, &component.path);
+            }
             program("grants", &bench.join("grants.yaml"));
             program("store", &cargo::build_release_binary("bench-store")?);
         }

@@ -14,16 +14,22 @@ pub const BENCH_NAMES: [&str; 9] = [
 ];
 
 /// Names of the measured subjects, starting with the upper bound.
-pub const SUBJECT_NAMES: [&str; 8] = [
+pub const SUBJECT_NAMES: [&str; 11] = [
     "raw",
     "raw-apply",
     "ostler",
+    "ostler-go",
+    "ostler-js",
+    "ostler-python",
     "controller-runtime",
     "controller-runtime-strip",
     "kube-rs",
     "kopf",
     "original",
 ];
+
+/// Subjects that are Ostler with a plugin in another language than Rust. They take part where it is the plugin that is measured.
+pub const LANGUAGE_SUBJECTS: [&str; 3] = ["ostler-go", "ostler-js", "ostler-python"];
 
 /// Number of objects.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -98,6 +104,9 @@ pub fn plan_runs(benches: &[String], subjects: &[String], size: Size) -> Vec<Dri
             if subject.starts_with("raw") {
                 benches.retain(|bench| !bench.starts_with("noop"));
             }
+            if LANGUAGE_SUBJECTS.contains(subject) {
+                benches.retain(|bench| bench.starts_with("noop"));
+            }
             // The second variant differs only with many objects.
             if *subject == "controller-runtime-strip" && objects == 1000 {
                 continue;
@@ -115,7 +124,7 @@ pub fn plan_runs(benches: &[String], subjects: &[String], size: Size) -> Vec<Dri
     }
     let operators = |without: &[&str]| -> Vec<&'static str> {
         let all = sample_subjects.iter().copied();
-        all.filter(|s| !s.starts_with("raw") && !without.contains(s))
+        all.filter(|s| !s.starts_with("raw") && !LANGUAGE_SUBJECTS.contains(s) && !without.contains(s))
             .collect()
     };
     if !of(&["failover"]).is_empty() {
@@ -140,17 +149,26 @@ pub fn plan_runs(benches: &[String], subjects: &[String], size: Size) -> Vec<Dri
             extra: &[],
         });
     }
-    if !of(&["density"]).is_empty() {
-        let subjects = operators(&["controller-runtime-strip", "kopf"]);
-        if !subjects.is_empty() {
+    let languages = sample_subjects.iter().copied();
+    let languages = languages.filter(|s| LANGUAGE_SUBJECTS.contains(s)).collect();
+    // A hundred components in Python take minutes to compile.
+    for (subjects, objects) in [
+        (
+            operators(&["controller-runtime-strip", "kopf"]),
+            vec![1, 10, 50, 100],
+        ),
+        (languages, vec![1, 10, 50]),
+    ] {
+        if !of(&["density"]).is_empty() && !subjects.is_empty() {
+            let objects = match size {
+                Size::Full => objects,
+                Size::Quick => vec![1, 10],
+            };
             runs.push(DriverRun {
                 scene: "density",
                 subjects,
                 benches: vec!["density"],
-                objects: match size {
-                    Size::Full => vec![1, 10, 50, 100],
-                    Size::Quick => vec![1, 10],
-                },
+                objects,
                 extra: &[],
             });
         }

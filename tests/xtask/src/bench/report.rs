@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    plan::{BENCH_NAMES, SUBJECT_NAMES},
+    plan::{BENCH_NAMES, LANGUAGE_SUBJECTS, SUBJECT_NAMES},
     plot,
 };
 use crate::paths;
@@ -158,7 +158,7 @@ fn describe_bench(bench: &str) -> &'static str {
         }
         "density" => {
             "1, 10, 50 and 100 plugins in one host, each with a kind of its own, beside as many processes of an operator, all \
-            without an object. Memory is the proportional set size, which divides the pages of a binary among its \
+            without an object. Components are compiled before: the host starts from its cache. Memory is the proportional set size, which divides the pages of a binary among its \
             processes; CPU time is that of 30 s at rest, as seconds per hour."
         }
         "concourse" => {
@@ -357,7 +357,11 @@ impl BenchReport {
                 })
                 .collect();
             if !ratios.is_empty() {
-                lines.push(format!("Ostler compared with {other}: {}.", ratios.join(", ")));
+                let ours = match LANGUAGE_SUBJECTS.contains(&other) {
+                    true => "The plugin in Rust",
+                    false => "Ostler",
+                };
+                lines.push(format!("{ours} compared with {other}: {}.", ratios.join(", ")));
             }
         }
         lines

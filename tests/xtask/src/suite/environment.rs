@@ -67,7 +67,7 @@ pub fn prepare(selection: &TestSelection, lints: Lints) -> Result<(Variables, Ve
             prune_cache(&cache.join(folder), MAX_CACHED_AGE)?;
         }
         // The bench builds its own, with another profile and so with all dependencies again.
-        components::build_components(|guest| guest.pack != "bench")?;
+        components::build_components(|guest| guest.pack != components::BENCH_PACK)?;
         variables.insert(COMPONENTS_VARIABLE, paths::create_target_subdir("components")?);
     }
     let targets = if selection.includes(Tier::Pure) {

@@ -41,7 +41,7 @@ const CONCURRENT_BLOCKS: usize = 6;
 /// Number of sequences of a run in the suite.
 const SUITE_SEQUENCES: u64 = 300;
 /// Families of a run in the suite, by name: those whose answers are alike. The others have differences that are still to be mended.
-const SUITE_FAMILIES: &str = "definitions,custom";
+const SUITE_FAMILIES: &str = "definitions,custom,lists";
 /// Timeout until both servers serve the kind of a block.
 const SERVED_TIMEOUT: Duration = Duration::from_secs(60);
 

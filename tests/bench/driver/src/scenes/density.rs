@@ -13,11 +13,9 @@ use super::SceneStage;
 use crate::{
     process::SubjectProcess,
     report::{SubjectReport, print_progress},
-    subject::{BenchSubject, RunningSubject},
+    subject::{BenchSubject, PLUGIN_NAME, RunningSubject},
 };
 
-/// Name of the plugin in its component. That of a copy is as long, so that it can take its place.
-const PLUGIN_NAME: &str = "bench-plugin";
 /// The kind in the component and in its CRD, and its plural.
 const KIND: &str = "Sample";
 /// Time from the start until memory and CPU time are those at rest.
@@ -80,13 +78,15 @@ pub async fn run(stage: &SceneStage, subjects: &[BenchSubject], steps: &[usize])
 
 /// Starts one host with this number of plugins, or this number of operators.
 async fn start_all(stage: &SceneStage, subject: BenchSubject, count: usize) -> Result<Vec<RunningSubject>> {
-    if subject == BenchSubject::Ostler {
-        let component = stage.programs.require_component()?;
-        let folder = stage.folder.join(format!("density-{count}"));
+    if subject.is_ostler() {
+        let component = stage.programs.require_component(subject)?;
+        let folder = stage.folder.join(format!("density-{}-{count}", subject.name()));
         let (components, grants) = write_copies(component, &folder, count)?;
-        return Ok(vec![
-            RunningSubject::start_plugins(stage, &folder, &components, &grants).await?,
-        ]);
+        let start =
+            async || RunningSubject::start_plugins(stage, subject, &folder, &components, &grants).await;
+        // The first start compiles the components, which a deployment does once.
+        start().await?.process.terminate().await?;
+        return Ok(vec![start().await?]);
     }
     let mut running = Vec::new();
     for number in 0..count {

@@ -1,0 +1,3 @@
+module bench-plugin-go
+
+go 1.24
