@@ -235,6 +235,12 @@ impl RequestHandler {
                             result => result,
                         }
                     }
+                    Edit::Replace(object) if context.subresource.is_empty() => {
+                        match self.create_replaced(context, namespace, name, object) {
+                            Err(error) if error.reason == "AlreadyExists" => continue,
+                            result => result,
+                        }
+                    }
                     Edit::Replace(object) if metadata_text(object, "name").is_empty() => {
                         Err(undeterminable_name(name))
                     }
@@ -332,6 +338,42 @@ impl RequestHandler {
                 self.complete_applied(context, &mut object);
                 (object, Vec::new())
             }
+        })
+    }
+
+    /// Creates the object of a PUT on a name that there is not, for the kinds that allow it.
+    fn create_replaced(
+        &self,
+        context: &WriteParameters<'_>,
+        namespace: Option<&str>,
+        name: &str,
+        object: &Value,
+    ) -> Result<WriteOutcome, StatusError> {
+        let mut object = object.clone();
+        let warnings = self.prepare_content(context, &mut object, true)?;
+        if metadata_text(&object, "name").is_empty() {
+            return Err(undeterminable_name(name));
+        }
+        self.set_identity(context, namespace, Some(name), &mut object)?;
+        let uid = metadata_text(&object, "uid");
+        if !uid.is_empty() {
+            let key = [&context.kind.resource.plural, namespace.unwrap_or_default(), name].join("/");
+            let message = format!(
+                "StorageError: invalid object, Code: 4, Key: /registry/{key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {uid}, UID in object meta: "
+            );
+            return Err(StatusError::conflict(context.kind.subject(name), message));
+        }
+        if !builtin::allows_create_on_update(context.kind) {
+            return Err(StatusError::not_found(context.kind.subject(name)));
+        }
+        self.complete_new_object(context, &mut object)?;
+        let writer = self.field_writer(context);
+        apply::track_update(&context.version.schema, None, &mut object, &writer);
+        let key = StoredKey::new(namespace.unwrap_or_default(), name);
+        Ok(WriteOutcome {
+            object: self.insert_object(context, key, object)?,
+            created: true,
+            warnings,
         })
     }
 

@@ -11,15 +11,27 @@ use serde_json::{Value, json};
 
 use crate::crd;
 use crate::kind::{ServedKind, ServedVersion};
+use crate::object::GroupResource;
 use crate::openapi;
 use crate::rbac::RBAC_GROUP;
 use crate::scale::ScalePaths;
-use crate::storage::GroupResource;
 
 /// Group of CustomResourceDefinitions.
 pub const EXTENSIONS_GROUP: &str = "apiextensions.k8s.io";
 /// Plural of CustomResourceDefinitions.
 pub const CRD_PLURAL: &str = "customresourcedefinitions";
+
+/// Returns true if a PUT creates an object of a kind that is not there.
+pub fn allows_create_on_update(kind: &ServedKind) -> bool {
+    let GroupResource { group, plural } = &kind.resource;
+    let is_listed = matches!(
+        (group.as_str(), plural.as_str()),
+        ("", "services" | "endpoints" | "events")
+            | ("events.k8s.io", "events")
+            | ("coordination.k8s.io", "leases")
+    );
+    !kind.custom && (is_listed || group == RBAC_GROUP)
+}
 
 struct Builtin {
     group: &'static str,

@@ -169,6 +169,28 @@ impl RequestHandler {
     }
 }
 
+/// Returns true if the answer to the deletion of an object of a kind is the object, and not a `Status`.
+pub fn returns_deleted(kind: &ServedKind) -> bool {
+    let plural = kind.resource.plural.as_str();
+    let kinds = ["pods", "services", "serviceaccounts", "persistentvolumeclaims"];
+    kind.resource.group.is_empty() && kinds.contains(&plural)
+}
+
+/// The last state of an object that is gone: a pod has had a grace period of no time.
+pub fn mark_deleted(kind: &ServedKind, object: &Arc<StoredObject>) -> Arc<StoredObject> {
+    if kind.resource.plural != "pods" || object.is_terminating() {
+        return object.clone();
+    }
+    let mut value = object.value.clone();
+    let metadata = &mut value["metadata"];
+    metadata["deletionTimestamp"] = time_after(0).into();
+    metadata["deletionGracePeriodSeconds"] = 0.into();
+    if let Some(generation) = metadata["generation"].as_i64() {
+        metadata["generation"] = (generation + 1).into();
+    }
+    Arc::new(StoredObject::preview(value, object.revision))
+}
+
 /// The object with its deletion timestamp; `None` if it has neither finalizers nor a grace period, and can be removed at once.
 fn mark_for_deletion(kind: &ServedKind, live: &Value, options: &DeleteOptions) -> Option<Value> {
     let mut marked = live.clone();

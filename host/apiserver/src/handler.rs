@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::api::{Edit, FieldValidation, RequestHandler, WriteOutcome, WriteParameters};
-use crate::deletion::{DeleteOptions, Deleted};
+use crate::deletion::{self, DeleteOptions, Deleted};
 use crate::faults::{Effect, RequestAttributes, injected_error};
 use crate::kind::{ServedKind, ServedVersion};
 use crate::pod::{check_log_container, is_pod_kind};
@@ -500,6 +500,10 @@ impl ResourceRequest<'_> {
             .delete_object(kind, &key, &self.parse_delete_options()?)?
         {
             Deleted::Waiting(object) => self.respond_object(kind, version, &object, 200),
+            Deleted::Gone(object) if deletion::returns_deleted(kind) => {
+                let object = deletion::mark_deleted(kind, &object);
+                self.respond_object(kind, version, &object, 200)
+            }
             Deleted::Gone(object) => {
                 let mut details =
                     json!({"name": key.name, "kind": kind.resource.plural, "uid": object.uid()});
