@@ -13,7 +13,7 @@ use ostler_builder::{fingerprint::InputDigest, replace_file};
 use crate::paths;
 
 /// What components are made of, below the root of the workspace. A folder counts with all of its files.
-const SOURCES: [&str; 14] = [
+const SOURCES: [&str; 15] = [
     ".cargo/config.toml",
     "Cargo.lock",
     "Cargo.toml",
@@ -23,6 +23,7 @@ const SOURCES: [&str; 14] = [
     "host/schema",
     "plugins",
     "tests/bench/plugin",
+    "tests/bench/plugins",
     "tests/hostile",
     "tests/lifecycle",
     "tests/probe",
