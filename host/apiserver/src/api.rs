@@ -355,6 +355,9 @@ impl RequestHandler {
             return Err(undeterminable_name(name));
         }
         self.set_identity(context, namespace, Some(name), &mut object)?;
+        if !builtin::allows_create_on_update(context.kind) {
+            return Err(StatusError::not_found(context.kind.subject(name)));
+        }
         let uid = metadata_text(&object, "uid");
         if !uid.is_empty() {
             let key = [&context.kind.resource.plural, namespace.unwrap_or_default(), name].join("/");
@@ -362,9 +365,6 @@ impl RequestHandler {
                 "StorageError: invalid object, Code: 4, Key: /registry/{key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {uid}, UID in object meta: "
             );
             return Err(StatusError::conflict(context.kind.subject(name), message));
-        }
-        if !builtin::allows_create_on_update(context.kind) {
-            return Err(StatusError::not_found(context.kind.subject(name)));
         }
         self.complete_new_object(context, &mut object)?;
         let writer = self.field_writer(context);
