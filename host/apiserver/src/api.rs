@@ -228,24 +228,22 @@ impl RequestHandler {
         let subject = context.kind.subject(name);
         loop {
             let Some(live) = self.storage.get(&context.kind.resource, &key) else {
-                return match edit {
+                let created = match edit {
                     Edit::Apply(config, _) if context.subresource.is_empty() => {
-                        match self.create_applied(context, namespace, name, config) {
-                            Err(error) if error.reason == "AlreadyExists" => continue,
-                            result => result,
-                        }
+                        self.create_applied(context, namespace, name, config)
                     }
                     Edit::Replace(object) if context.subresource.is_empty() => {
-                        match self.create_replaced(context, namespace, name, object) {
-                            Err(error) if error.reason == "AlreadyExists" => continue,
-                            result => result,
-                        }
+                        self.create_replaced(context, namespace, name, object)
                     }
                     Edit::Replace(object) if metadata_text(object, "name").is_empty() => {
                         Err(undeterminable_name(name))
                     }
                     _ => Err(StatusError::not_found(subject)),
                 };
+                match created {
+                    Err(error) if error.reason == "AlreadyExists" => continue,
+                    result => return result,
+                }
             };
             let shown = Self::convert_to_version(context.kind, context.version, &live);
             let (mut candidate, warnings) = self.build_candidate(context, namespace, name, &shown, edit)?;

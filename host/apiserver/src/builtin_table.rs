@@ -11,16 +11,13 @@ use serde_json::{Map, Value, json};
 
 use crate::kind::ServedKind;
 use crate::object::GroupResource;
+use crate::published::read_compressed;
 use crate::table::format_age;
 
 /// The column definitions by resource, as JSON that zlib has compressed.
 const COMPRESSED_COLUMNS: &[u8] = include_bytes!("builtin_table/columns.json.zlib");
 
-static COLUMNS: LazyLock<BTreeMap<String, Value>> = LazyLock::new(|| {
-    // The file is a part of the program, and its tests read all of it.
-    let json = miniz_oxide::inflate::decompress_to_vec_zlib(COMPRESSED_COLUMNS).unwrap_or_default();
-    serde_json::from_slice(&json).unwrap_or_default()
-});
+static COLUMNS: LazyLock<BTreeMap<String, Value>> = LazyLock::new(|| read_compressed(COMPRESSED_COLUMNS));
 
 /// Maximum number of hosts, endpoints and ports in a cell.
 const MAX_LISTED: usize = 3;

@@ -182,13 +182,22 @@ pub fn mark_deleted(kind: &ServedKind, object: &Arc<StoredObject>) -> Arc<Stored
         return object.clone();
     }
     let mut value = object.value.clone();
-    let metadata = &mut value["metadata"];
-    metadata["deletionTimestamp"] = time_after(0).into();
-    metadata["deletionGracePeriodSeconds"] = 0.into();
-    if let Some(generation) = metadata["generation"].as_i64() {
+    set_grace_period(&mut value["metadata"], 0);
+    count_generation(&mut value["metadata"]);
+    Arc::new(StoredObject::preview(value, object.revision))
+}
+
+/// Sets the time at which an object will be gone.
+fn set_grace_period(metadata: &mut Value, grace: i64) {
+    metadata["deletionTimestamp"] = time_after(grace).into();
+    metadata["deletionGracePeriodSeconds"] = grace.into();
+}
+
+/// Counts the request of a deletion as a generation, for kinds that have them.
+fn count_generation(metadata: &mut Value) {
+    if let Some(generation) = metadata["generation"].as_i64().filter(|number| *number > 0) {
         metadata["generation"] = (generation + 1).into();
     }
-    Arc::new(StoredObject::preview(value, object.revision))
 }
 
 /// The object with its deletion timestamp; `None` if it has neither finalizers nor a grace period, and can be removed at once.
@@ -228,16 +237,10 @@ fn mark_for_deletion(kind: &ServedKind, live: &Value, options: &DeleteOptions) -
     }
     let shortened = begun && live["metadata"]["deletionGracePeriodSeconds"] != grace;
     if !begun || shortened {
-        marked["metadata"]["deletionTimestamp"] = time_after(grace).into();
-        marked["metadata"]["deletionGracePeriodSeconds"] = grace.into();
+        set_grace_period(&mut marked["metadata"], grace);
     }
     if !begun {
-        if let Some(generation) = marked["metadata"]["generation"]
-            .as_i64()
-            .filter(|generation| *generation > 0)
-        {
-            marked["metadata"]["generation"] = (generation + 1).into();
-        }
+        count_generation(&mut marked["metadata"]);
         if kind.kind == "Namespace" && !kind.custom {
             marked["status"]["phase"] = "Terminating".into();
         }

@@ -31,6 +31,7 @@ mod openapi;
 mod patch;
 mod pod;
 mod protobuf;
+mod published;
 mod quantity;
 mod rbac;
 mod registry;

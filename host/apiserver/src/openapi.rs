@@ -9,6 +9,7 @@ use ostler_schema::{LazySchema, Schema, SchemaNode};
 use serde_json::{Map, Value, json};
 
 use crate::protobuf;
+use crate::published::read_compressed;
 
 /// The definitions, as JSON that zlib has compressed.
 const COMPRESSED_DEFINITIONS: &[u8] = include_bytes!("openapi/definitions.json.zlib");
@@ -20,9 +21,7 @@ struct Definition {
 }
 
 static DEFINITIONS: LazyLock<BTreeMap<String, Definition>> = LazyLock::new(|| {
-    // The file is a part of the program, and its tests read all of it.
-    let json = miniz_oxide::inflate::decompress_to_vec_zlib(COMPRESSED_DEFINITIONS).unwrap_or_default();
-    let declared: BTreeMap<String, Value> = serde_json::from_slice(&json).unwrap_or_default();
+    let declared: BTreeMap<String, Value> = read_compressed(COMPRESSED_DEFINITIONS);
     let with_schema = |(name, declared): (String, Value)| {
         let found = name.clone();
         let schema = LazySchema::new(move || parse_definition(&found));

@@ -13,6 +13,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use crate::published::read_compressed;
+
 /// The messages, as JSON that zlib has compressed.
 const COMPRESSED_MESSAGES: &[u8] = include_bytes!("protobuf/messages.json.zlib");
 /// Package of the messages that all kinds share.
@@ -25,11 +27,8 @@ const EXTENSIONS_PACKAGE: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiext
 #[derive(Debug, Deserialize)]
 struct MessageField(u64, String, String, u8);
 
-static MESSAGES: LazyLock<HashMap<String, Vec<MessageField>>> = LazyLock::new(|| {
-    // The file is a part of the program, and its tests read it.
-    let json = miniz_oxide::inflate::decompress_to_vec_zlib(COMPRESSED_MESSAGES).unwrap_or_default();
-    serde_json::from_slice(&json).unwrap_or_default()
-});
+static MESSAGES: LazyLock<HashMap<String, Vec<MessageField>>> =
+    LazyLock::new(|| read_compressed(COMPRESSED_MESSAGES));
 
 /// Fields of the type in the envelope of an object.
 const TYPE_FIELDS: [(u64, &str); 2] = [(1, "apiVersion"), (2, "kind")];

@@ -225,13 +225,7 @@ pub async fn pages_show_one_snapshot(target: &ConformanceTarget) {
 pub async fn table_has_columns_of_the_definition(target: &ConformanceTarget) {
     let place = Place::new(target).await;
     place.create(target, "a", json!({"url": "http://x"})).await;
-    let table = |path: String| async move {
-        let accept = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
-        target
-            .send(target.request(Method::GET, &path).header("accept", accept))
-            .await
-            .expect(200)
-    };
+    let table = |path: String| async move { target.get_table(&path).await.expect(200) };
     let before = table(place.things()).await;
     let headings: Vec<&str> = before["columnDefinitions"]
         .as_array()
@@ -540,9 +534,7 @@ pub async fn tables_of_built_in_kinds_have_the_same_cells(target: &ConformanceTa
                 .await
                 .expect(200);
         }
-        let accept = "application/json;as=Table;v=v1;g=meta.k8s.io";
-        let request = target.request(Method::GET, &path).header("accept", accept);
-        let table = target.send(request).await.expect(200);
+        let table = target.get_table(&path).await.expect(200);
         let cells = table["rows"][0]["cells"].as_array().expect("cells");
         let expected = expected.as_array().expect("cells");
         assert_eq!(cells.len(), expected.len(), "{path}: {cells:?}");

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use reqwest::Method;
 use serde_json::{Map, Value};
 
 use crate::target::{ConformanceTarget, embedded};
@@ -47,9 +46,7 @@ pub async fn columns_of_built_in_kinds_are_those_of_the_real_server(real: &Confo
             "" => plural,
             group => format!("{plural}.{group}"),
         };
-        let request = real.request(Method::GET, &format!("{path}?limit=1"));
-        let accept = "application/json;as=Table;v=v1;g=meta.k8s.io";
-        let table = real.send(request.header("accept", accept)).await.expect(200);
+        let table = real.get_table(&format!("{path}?limit=1")).await.expect(200);
         columns.insert(name, table["columnDefinitions"].clone());
     }
     server.shutdown().await;

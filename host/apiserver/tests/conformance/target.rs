@@ -142,6 +142,13 @@ impl ConformanceTarget {
         self.send(self.request(Method::GET, path)).await
     }
 
+    /// The table that kubectl prints.
+    pub async fn get_table(&self, path: &str) -> ObservedResponse {
+        let accept = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
+        self.send(self.request(Method::GET, path).header("accept", accept))
+            .await
+    }
+
     pub async fn post(&self, path: &str, body: &Value) -> ObservedResponse {
         self.send(
             self.request(Method::POST, path)
