@@ -11,6 +11,8 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use crate::{
@@ -106,27 +108,54 @@ fn built_packages(dir: &BuildDir) -> Option<PathBuf> {
     packages_dir(&dir.source, &dir.target.join("plugins").join(name))
 }
 
-/// Checks the syntax of a plugin's modules, which the compiler reports only after it has started the interpreter.
-///
-/// # Errors
-/// File, line and text of the first error.
-fn check_syntax(dir: &BuildDir) -> Result<()> {
-    let mut command = Command::new("python3");
-    command
-        .args(["-B", "-c", SYNTAX_PROGRAM])
-        .arg(dir.work.join("stage"));
-    dir.run_command(command).map(drop)
+/// The modules of a plugin.
+#[derive(Deserialize)]
+struct ScannedModules {
+    /// Path and text by full name.
+    modules: Map<String, Value>,
+    /// Full names of modules, and names in them, that they import from elsewhere.
+    imports: Vec<String>,
 }
 
-/// Compiles the modules of a folder without running or writing them.
-const SYNTAX_PROGRAM: &str = r#"
-import pathlib, sys, traceback
-folder = pathlib.Path(sys.argv[1])
+/// Reads a plugin's modules and checks their syntax, which the compiler reports only after it has started the interpreter.
+///
+/// # Errors
+/// File, line and text of the first syntax error.
+fn scan_modules(dir: &BuildDir, stage: &Path) -> Result<ScannedModules> {
+    let mut command = Command::new("python3");
+    command
+        .args(["-B", "-c", SCAN_PROGRAM])
+        .arg(stage)
+        .args(SDK_FILES.map(|(name, _)| name));
+    Ok(serde_json::from_str(&dir.run_command(command)?)?)
+}
+
+/// Compiles the modules of a folder without running or writing them, and prints them but those of the SDK, which the further
+/// arguments name.
+const SCAN_PROGRAM: &str = r#"
+import ast, importlib.util, json, pathlib, sys, traceback
+folder, sdk = pathlib.Path(sys.argv[1]), set(sys.argv[2:])
+modules, imports = {}, set()
 for path in sorted(folder.rglob("*.py")):
+    file = path.relative_to(folder)
+    if str(file) in sdk:
+        continue
     try:
-        compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+        source = path.read_bytes()
+        compile(source, str(path), "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         sys.exit("".join(traceback.format_exception_only(error)).strip())
+    parts = file.with_suffix("").parts
+    name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    modules[name] = [str(file), importlib.util.decode_source(source)]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            imports.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            imports.add(node.module)
+            imports.update(f"{node.module}.{alias.name}" for alias in node.names)
+own = {name.split(".")[0] for name in modules}
+print(json.dumps({"modules": modules, "imports": sorted(name for name in imports if name.split(".")[0] not in own)}))
 "#;
 
 /// Builds the Python project in a folder.
@@ -178,6 +207,8 @@ struct PreparedBuild {
     compiler: PathBuf,
     /// Copy of the source with the SDK.
     stage: PathBuf,
+    /// The modules of the source.
+    scanned: ScannedModules,
     /// Folder with the packages of `requirements.txt`, if there is one.
     packages: Option<PathBuf>,
     /// World with the interfaces that the plugin exports.
@@ -201,7 +232,7 @@ impl PreparedBuild {
                 .map(drop)
         })?;
         let stage = dir.stage_source(&SDK_FILES)?;
-        check_syntax(dir)?;
+        let scanned = scan_modules(dir, &stage)?;
         let packages = packages_dir(&dir.source, &dir.work);
         if let Some(packages) = &packages {
             install_requirements(dir, &compiler, packages, progress)?;
@@ -216,6 +247,7 @@ impl PreparedBuild {
         Ok(Self {
             compiler,
             stage,
+            scanned,
             packages,
             world,
         })

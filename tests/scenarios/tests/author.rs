@@ -368,19 +368,16 @@ fn python_session_compiles_the_interpreter_once_for_many_saves() {
     dev.wait_until("the first build serves", |log| {
         list_rows(log, "serves").len() == 1
     });
-    let interpreter = |folder: &Path| {
-        let found = std::fs::read_dir(folder.join("target/plugins")).expect("builds");
-        let quick = found.map(|entry| entry.expect("a build").path().join("quick.wasm"));
-        let quick = quick.filter(|path| path.exists()).collect::<Vec<_>>();
-        let [quick] = &quick[..] else { panic!("{quick:?}") };
-        let metadata = std::fs::metadata(quick).expect("the interpreter");
+    let quick = folder.join("target/plugins/quick/quick.wasm");
+    let interpreter = || {
+        let metadata = std::fs::metadata(&quick).expect("the interpreter");
         metadata.modified().expect("a time")
     };
     let message = |terminal: &Terminal| {
         let explained = terminal.json(&["explain", "note/example", "--output", "json"]);
         explained.to_string()
     };
-    let first = interpreter(&folder);
+    let first = interpreter();
     let main = folder.join("main.py");
     let good = std::fs::read_to_string(&main).expect("a source");
     let edit = |from: &str, to: &str| {
@@ -401,7 +398,7 @@ fn python_session_compiles_the_interpreter_once_for_many_saves() {
     dev.wait_until("the changed build serves", |_| {
         message(&terminal).contains("message kept")
     });
-    assert_eq!(interpreter(&folder), first, "the same interpreter");
+    assert_eq!(interpreter(), first, "the same interpreter");
 
     let line = "        ready = true_condition(";
     let raise = format!("        if object.name:\n            raise ValueError(f\"no {{WORD}}\")\n{line}");
@@ -416,7 +413,7 @@ fn python_session_compiles_the_interpreter_once_for_many_saves() {
     dev.wait_until("the exception and its place are reported", |log| {
         log.contains(&trap)
     });
-    assert_eq!(interpreter(&folder), first, "the same interpreter");
+    assert_eq!(interpreter(), first, "the same interpreter");
 
     // A module of the standard library, which is not there at run time unless the interpreter has it.
     let dated = split
@@ -426,7 +423,7 @@ fn python_session_compiles_the_interpreter_once_for_many_saves() {
     dev.wait_until("the build with the module serves", |_| {
         message(&terminal).contains("message 0")
     });
-    assert_ne!(interpreter(&folder), first, "another interpreter");
+    assert_ne!(interpreter(), first, "another interpreter");
 
     // A file that the module reads when it is imported: the whole build does so.
     std::fs::write(folder.join("texts/word.txt"), "read").expect("saved");

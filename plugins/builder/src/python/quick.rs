@@ -3,12 +3,10 @@
 //!
 //! The plugin's modules are imported at each call and not once in the build, which is slower at run time.
 
-use std::{fs, path::Path, process::Command};
+use std::{fs, path::Path};
 
 use anyhow::{Context, Result, bail};
 use memchr::memmem;
-use serde::Deserialize;
-use serde_json::{Map, Value};
 
 use super::{COMPILER_PACKAGE, PreparedBuild, SDK_FILES};
 use crate::{
@@ -42,37 +40,6 @@ const UNREAD_FILES: [&str; 10] = [
     "grants.yaml",
 ];
 
-/// Prints the sources of the modules in a folder, by module, and what they import from elsewhere.
-const SCAN_PROGRAM: &str = r#"
-import ast, json, pathlib, sys
-folder, excluded = pathlib.Path(sys.argv[1]), set(sys.argv[2:])
-modules, imports = {}, set()
-for path in sorted(folder.rglob("*.py")):
-    file = path.relative_to(folder)
-    if str(file) in excluded:
-        continue
-    parts = file.with_suffix("").parts
-    text = path.read_bytes().decode("utf-8-sig")
-    modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = [str(file), text]
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Import):
-            imports.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            imports.add(node.module)
-            imports.update(f"{node.module}.{alias.name}" for alias in node.names)
-own = {name.split(".")[0] for name in modules}
-print(json.dumps({"modules": modules, "imports": sorted(name for name in imports if name.split(".")[0] not in own)}))
-"#;
-
-/// The modules of a plugin.
-#[derive(Deserialize)]
-struct ScannedModules {
-    /// Path and text by full name.
-    modules: Map<String, Value>,
-    /// Full names of modules, and names in them, that they import from elsewhere.
-    imports: Vec<String>,
-}
-
 /// Builds a component from the compiled interpreter. Returns none for a plugin that needs a whole build: its modules may read files when
 /// they are imported, and there are none at run time.
 ///
@@ -86,11 +53,7 @@ pub(super) fn build(
     if may_read_files(&prepared.stage)? {
         return Ok(None);
     }
-    let mut scan = Command::new("python3");
-    scan.args(["-B", "-c", SCAN_PROGRAM])
-        .arg(&prepared.stage)
-        .args(SDK_FILES.map(|(name, _)| name));
-    let scanned: ScannedModules = serde_json::from_str(&dir.run_command(scan)?)?;
+    let scanned = &prepared.scanned;
     let sources = serde_json::to_vec(&scanned.modules)?;
     let capacity = (2 * sources.len() + HEADER_BYTES)
         .next_power_of_two()
