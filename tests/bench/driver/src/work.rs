@@ -35,6 +35,11 @@ pub fn build_shared(value: &str) -> Value {
         "metadata": {"name": SHARED_CONFIG_MAP, "namespace": BENCH_NAMESPACE}, "data": {"value": value}})
 }
 
+/// Returns the value of that ConfigMap after its nth change.
+pub fn shared_value(round: usize) -> String {
+    format!("after-{round}")
+}
+
 /// Builds a ConfigMap that is only cached: a few entries and labels, like a typical application's configuration.
 pub fn build_ballast(n: usize, padding: usize) -> Value {
     let tier = ["web", "worker", "batch"][n % 3];
@@ -76,12 +81,13 @@ fn build_child(sample: &Value) -> (&str, Value) {
     (name, child)
 }
 
-/// Sends the writes of an operator after a change of what all objects read, by a bare client: it replaces each of the
-/// ConfigMaps that are there, or applies it. Returns the seconds they took.
+/// Sends the writes of an operator after what all objects read has changed to `value`, by a bare client: it replaces each
+/// of the ConfigMaps that are there, or applies it. Returns the seconds they took.
 pub async fn send_raw_updates(
     cluster: &Cluster,
     samples_there: &[Value],
     children_there: &[Value],
+    value: &str,
     workers: usize,
     apply: bool,
 ) -> Result<f64> {
@@ -96,11 +102,11 @@ pub async fn send_raw_updates(
         let cached = cached.get(name).copied();
         async move {
             if apply {
-                child["data"]["value"] = "after".into();
+                child["data"]["value"] = value.into();
                 return cluster.apply(&path, &child).await;
             }
             let mut child = cached.cloned().with_context(|| format!("no ConfigMap {name}"))?;
-            child["data"]["value"] = "after".into();
+            child["data"]["value"] = value.into();
             // Items of a list have neither.
             child["apiVersion"] = "v1".into();
             child["kind"] = "ConfigMap".into();

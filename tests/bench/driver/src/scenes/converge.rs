@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{SceneStage, report_requests};
 use crate::{
-    api::{config_maps_path, requests_since, samples_path},
+    api::{Requests, config_maps_path, requests_since, samples_path},
     observer::{ObservedObject, Observer},
     report::{SubjectReport, print_progress},
     subject::{BenchSubject, RunningSubject},
@@ -28,7 +28,7 @@ pub async fn run(stage: &SceneStage, subject: BenchSubject, n: usize, rounds: us
         })
         .await?;
     if subject.is_raw() {
-        return measure_raw(stage, subject).await;
+        return measure_raw(stage, subject, rounds).await;
     }
     let before = stage.cluster.count_requests().await?;
     let observer = Observer::start(&stage.cluster, &samples_path(), ObservedObject::is_ready).await?;
@@ -72,7 +72,7 @@ pub async fn run(stage: &SceneStage, subject: BenchSubject, n: usize, rounds: us
         running.process.wait_idle(stage.limit).await?;
         match kind {
             "noop" => measure_noop(stage, &mut running, report, n, rounds).await?,
-            _ => measure_fanout(stage, &mut running, report, n).await?,
+            _ => measure_fanout(stage, &mut running, report, n, rounds).await?,
         }
     }
     running.process.terminate().await
@@ -94,9 +94,9 @@ async fn wait_reached(observer: &Observer, n: usize, limit: Duration) -> Result<
     Ok(true)
 }
 
-/// Measures the writes of an operator by a bare client: those that make objects Ready, and those after a change of what all
+/// Measures the writes of an operator by a bare client: those that make objects Ready, and those after changes of what all
 /// objects read.
-async fn measure_raw(stage: &SceneStage, subject: BenchSubject) -> Result<()> {
+async fn measure_raw(stage: &SceneStage, subject: BenchSubject, rounds: usize) -> Result<()> {
     let list = async |path: &str| -> Result<Vec<Value>> {
         let list = stage.cluster.get(path).await?;
         Ok(list["items"].as_array().cloned().unwrap_or_default())
@@ -104,22 +104,46 @@ async fn measure_raw(stage: &SceneStage, subject: BenchSubject) -> Result<()> {
     let there = &list(&samples_path()).await?;
     let (workers, apply) = (stage.workers as usize, subject == BenchSubject::RawApply);
     for kind in ["converge", "fanout"] {
-        // An operator has them in its cache.
-        let children = &list(&config_maps_path()).await?;
-        let before = stage.cluster.count_requests().await?;
+        let rounds = if kind == "converge" { 1 } else { rounds };
         print_progress(format!("{}: {} objects", subject.name(), there.len()));
-        let took = match kind {
-            "converge" => work::send_raw_writes(&stage.cluster, there, workers, apply).await?,
-            _ => work::send_raw_updates(&stage.cluster, there, children, workers, apply).await?,
-        };
-        let requests = requests_since(&before, &stage.cluster.count_requests().await?);
+        let (mut took, mut requests) = (0.0, Requests::new());
+        for round in 0..rounds {
+            // An operator has them in its cache.
+            let children = &list(&config_maps_path()).await?;
+            let before = stage.cluster.count_requests().await?;
+            took += match kind {
+                "converge" => work::send_raw_writes(&stage.cluster, there, workers, apply).await?,
+                _ => {
+                    let value = work::shared_value(round);
+                    work::send_raw_updates(&stage.cluster, there, children, &value, workers, apply).await?
+                }
+            };
+            add_requests(
+                &mut requests,
+                requests_since(&before, &stage.cluster.count_requests().await?),
+            );
+        }
         if let Some(bench) = stage.bench_name(kind) {
             let report = SubjectReport { bench, subject };
-            report.report_value("throughput", there.len() as f64 / took, "objects/s");
-            report_requests(report, &requests);
+            report.report_value("throughput", (rounds * there.len()) as f64 / took, "objects/s");
+            report_requests(report, &mean_requests(requests, rounds));
         }
     }
     Ok(())
+}
+
+/// Adds the requests of one round to those of the rounds before.
+fn add_requests(total: &mut Requests, of_round: Requests) {
+    for (verb, n) in of_round {
+        *total.entry(verb).or_default() += n;
+    }
+}
+
+/// Divides the requests of all rounds by their number.
+fn mean_requests(mut total: Requests, rounds: usize) -> Requests {
+    total.values_mut().for_each(|n| *n /= rounds as u64);
+    total.retain(|_, n| *n > 0);
+    total
 }
 
 /// Measures reconciles without changes.
@@ -170,12 +194,13 @@ async fn measure_noop(
     Ok(())
 }
 
-/// Measures a change of an object that `n` objects read.
+/// Measures changes of an object that `n` objects read, one after the other.
 async fn measure_fanout(
     stage: &SceneStage,
     running: &mut RunningSubject,
     report: SubjectReport<'_>,
     n: usize,
+    rounds: usize,
 ) -> Result<()> {
     let cluster = &stage.cluster;
     let shared = config_maps_path();
@@ -200,34 +225,44 @@ async fn measure_fanout(
     drop(ready);
     running.process.wait_idle(stage.limit).await?;
 
-    let changed = Observer::start(cluster, &shared, |o| {
-        o.metadata.name.starts_with("f-") && o.value() == Some("after")
-    })
-    .await?;
-    let before = cluster.count_requests().await?;
-    let used = running.process.read_usage()?;
-    let began = Instant::now();
-    print_progress(format!(
-        "{}: what {n} objects read changes",
-        report.subject.name()
-    ));
     let path = format!("{shared}/{}", work::SHARED_CONFIG_MAP);
-    cluster
-        .merge_patch(&path, &json!({"data": {"value": "after"}}))
+    let (mut to_first, mut to_all, mut cpu, mut requests) =
+        (Duration::ZERO, Duration::ZERO, 0.0, Requests::new());
+    for round in 0..rounds {
+        let value = work::shared_value(round);
+        let wanted = value.clone();
+        let changed = Observer::start(cluster, &shared, move |o| {
+            o.metadata.name.starts_with("f-") && o.value() == Some(&wanted)
+        })
         .await?;
-    if !wait_reached(&changed, n, stage.limit).await? {
-        bail!("{}: {} of {n} changed", report.subject.name(), changed.count());
+        let before = cluster.count_requests().await?;
+        let used = running.process.read_usage()?;
+        let began = Instant::now();
+        print_progress(format!(
+            "{}: what {n} objects read changes",
+            report.subject.name()
+        ));
+        cluster
+            .merge_patch(&path, &json!({"data": {"value": value}}))
+            .await?;
+        if !wait_reached(&changed, n, stage.limit).await? {
+            bail!("{}: {} of {n} changed", report.subject.name(), changed.count());
+        }
+        let (first, last) = changed.first_and_last()?;
+        to_first += first - began;
+        to_all += last - began;
+        cpu += running.process.read_usage()?.cpu_seconds - used.cpu_seconds;
+        // The request that makes the change is not counted.
+        let mut of_round = requests_since(&before, &cluster.count_requests().await?);
+        of_round.entry("PATCH".into()).and_modify(|n| *n -= 1);
+        add_requests(&mut requests, of_round);
+        running.process.wait_idle(stage.limit).await?;
     }
-    let (first, last) = changed.first_and_last()?;
-    let cpu = running.process.read_usage()?.cpu_seconds - used.cpu_seconds;
-    // The request that makes the change is not counted.
-    let mut requests = requests_since(&before, &cluster.count_requests().await?);
-    requests.entry("PATCH".into()).and_modify(|n| *n -= 1);
-    requests.retain(|_, n| *n > 0);
-    report.report_value("throughput", per_second(n, last - began), "objects/s");
-    report.report_value("first_s", (first - began).as_secs_f64(), "s");
-    report.report_value("total_s", (last - began).as_secs_f64(), "s");
-    report.report_value("cpu_seconds", cpu, "s");
-    report_requests(report, &requests);
+    let mean = |total: Duration| total.as_secs_f64() / rounds as f64;
+    report.report_value("throughput", per_second(n * rounds, to_all), "objects/s");
+    report.report_value("first_s", mean(to_first), "s");
+    report.report_value("total_s", mean(to_all), "s");
+    report.report_value("cpu_seconds", cpu / rounds as f64, "s");
+    report_requests(report, &mean_requests(requests, rounds));
     Ok(())
 }
