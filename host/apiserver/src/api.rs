@@ -173,6 +173,9 @@ impl RequestHandler {
     ) -> Result<WriteOutcome, StatusError> {
         let warnings = self.prepare_content(context, &mut object, true)?;
         self.set_identity(context, namespace, None, &mut object)?;
+        for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
+            set_field(&mut object["metadata"], field, None);
+        }
         if !metadata_text(&object, "resourceVersion").is_empty() {
             // kube-apiserver also responds with 500 here.
             return Err(StatusError::new(
@@ -235,8 +238,13 @@ impl RequestHandler {
                     Edit::Replace(object) if context.subresource.is_empty() => {
                         self.create_replaced(context, namespace, name, object)
                     }
-                    Edit::Replace(object) if metadata_text(object, "name").is_empty() => {
-                        Err(undeterminable_name(name))
+                    Edit::Replace(object) => {
+                        self.prepare_content(context, &mut object.clone(), true)?;
+                        Err(if metadata_text(object, "name").is_empty() {
+                            undeterminable_name(name)
+                        } else {
+                            StatusError::not_found(subject)
+                        })
                     }
                     _ => Err(StatusError::not_found(subject)),
                 };
@@ -301,34 +309,26 @@ impl RequestHandler {
             Edit::Replace(object) => {
                 let mut object = object.clone();
                 let warnings = self.prepare_content(context, &mut object, true)?;
+                if metadata_text(&object, "name").is_empty() {
+                    return Err(undeterminable_name(name));
+                }
                 self.set_identity(context, namespace, Some(name), &mut object)?;
                 let uid = metadata_text(&object, "uid");
                 let is_other = !uid.is_empty() && uid != metadata_text(shown, "uid");
-                let has_revision = !metadata_text(&object, "resourceVersion").is_empty();
                 // Another uid is a conflict, whatever the version is.
-                if context.kind.conditional_update && !has_revision && !is_other {
-                    let error = FieldError::invalid(
-                        "metadata.resourceVersion",
-                        &0.into(),
-                        "must be specified for an update",
-                    );
-                    return Err(StatusError::invalid(
-                        crate::status::ErrorSubject {
-                            kind: &context.kind.resource.plural,
-                            ..context.kind.subject(name)
-                        },
-                        vec![error],
-                    ));
+                if !is_other {
+                    require_revision(context, name, &object)?;
                 }
                 (object, warnings)
             }
             Edit::Patch(kind, body) => {
                 let mut object = patch::apply_patch(*kind, &context.version.schema, shown, body)?;
                 let warnings = self.prepare_patched(context, namespace, name, &mut object, body)?;
+                require_revision(context, name, &object)?;
                 (object, warnings)
             }
             Edit::Apply(config, force) => {
-                let config = self.check_applied_config(context, namespace, name, config, false)?;
+                let config = self.check_applied_config(context, namespace, config)?;
                 let writer = self.field_writer(context);
                 let mut object =
                     apply::apply_config(&context.version.schema, Some(shown), &config, &writer, *force)?;
@@ -382,7 +382,7 @@ impl RequestHandler {
         name: &str,
         config: &Value,
     ) -> Result<WriteOutcome, StatusError> {
-        let config = self.check_applied_config(context, namespace, name, config, true)?;
+        let config = self.check_applied_config(context, namespace, config)?;
         if !metadata_text(&config, "uid").is_empty() {
             let message = format!(
                 "uid mismatch: the provided object specified uid {}, and no existing object was found",
@@ -413,14 +413,7 @@ impl RequestHandler {
     ) -> Result<(), StatusError> {
         let time = current_time();
         if let Some(metadata) = object["metadata"].as_object_mut() {
-            for field in [
-                "deletionTimestamp",
-                "deletionGracePeriodSeconds",
-                "selfLink",
-                "resourceVersion",
-            ] {
-                metadata.remove(field);
-            }
+            metadata.remove("resourceVersion");
             metadata.insert("uid".into(), new_uid().into());
             metadata.insert("creationTimestamp".into(), time.as_str().into());
             if context.kind.generations {
@@ -444,6 +437,9 @@ impl RequestHandler {
         object: &Value,
         old: Option<&Value>,
     ) -> Result<(), StatusError> {
+        if context.kind.custom && object["kind"] != context.kind.kind.as_str() {
+            return Err(self.refuse_other_kind(context, object, old));
+        }
         let mut errors = crate::metadata::validate_metadata(context.kind, object);
         for field in ["deletionTimestamp", "deletionGracePeriodSeconds"] {
             let new = &object["metadata"][field];
@@ -467,6 +463,24 @@ impl RequestHandler {
                 errors,
             ))
         }
+    }
+
+    /// Refuses an object of another kind than the custom one of the path. Of its own rules those are checked that need no type.
+    fn refuse_other_kind(
+        &self,
+        context: &WriteParameters<'_>,
+        object: &Value,
+        old: Option<&Value>,
+    ) -> StatusError {
+        let kind = context.kind;
+        let rule = format!("must be {}", kind.kind);
+        let mut errors = vec![FieldError::invalid("kind", &object["kind"], rule)];
+        errors.extend(kind.validate_structure(context.version, object, old, &errors));
+        let subject = crate::status::ErrorSubject {
+            kind: object["kind"].as_str().unwrap_or_default(),
+            ..kind.subject(metadata_text(object, "name"))
+        };
+        StatusError::invalid(subject, errors)
     }
 
     /// Brings an object into the version in which it is stored, as a read would find it: a status that a write has dropped may
@@ -507,6 +521,7 @@ impl RequestHandler {
                 .check_create(&context.kind.resource, &key)
                 .map(|()| Arc::new(StoredObject::preview(object, 0)))
         } else {
+            set_field(&mut object["metadata"], "selfLink", None);
             self.storage.create(&context.kind.resource, key, object)
         };
         let subject = context.kind.subject(&name);
@@ -567,6 +582,8 @@ impl RequestHandler {
         if !revision.is_empty() && revision != live.revision.to_string() {
             return Err(StatusError::modified(subject));
         }
+        let schema = &context.version.schema;
+        let is_untyped = schema.find_untyped_update(candidate).is_some();
         let managed = candidate["metadata"].get("managedFields").cloned();
         self.restore_system_fields(context, shown, candidate);
         if let (Some(managed), Some(metadata)) = (managed, candidate["metadata"].as_object_mut()) {
@@ -610,7 +627,10 @@ impl RequestHandler {
         }
         self.validate_object(context, candidate, Some(shown))?;
         self.complete_definition(context, candidate);
-        if !matches!(edit, Edit::Apply(..)) {
+        if is_untyped {
+            // What the client has sent cannot be compared by the schema, though what it cannot change here is restored.
+            set_field(&mut candidate["metadata"], "managedFields", None);
+        } else if !matches!(edit, Edit::Apply(..)) {
             let writer = self.field_writer(context);
             apply::track_update(&context.version.schema, Some(shown), candidate, &writer);
         }
@@ -671,6 +691,7 @@ impl RequestHandler {
             api_version: context.kind.api_version(&context.version.name),
             subresource: context.subresource,
             has_status_subresource: context.version.status,
+            replicas: context.version.scale.as_ref().map(|scale| scale.spec.as_str()),
             now: current_time(),
         }
     }
@@ -713,6 +734,20 @@ impl RequestHandler {
             }
         }
     }
+}
+
+/// Checks that an update names the version that it is based on, where the kind demands it. A patch can remove it.
+fn require_revision(context: &WriteParameters<'_>, name: &str, object: &Value) -> Result<(), StatusError> {
+    if !context.kind.conditional_update || !metadata_text(object, "resourceVersion").is_empty() {
+        return Ok(());
+    }
+    let rule = "must be specified for an update";
+    let error = FieldError::invalid("metadata.resourceVersion", &0.into(), rule);
+    let subject = crate::status::ErrorSubject {
+        kind: &context.kind.resource.plural,
+        ..context.kind.subject(name)
+    };
+    Err(StatusError::invalid(subject, vec![error]))
 }
 
 /// The result of an edit.

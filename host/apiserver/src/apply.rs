@@ -4,6 +4,7 @@ use ostler_schema::Schema;
 use serde_json::{Value, json};
 
 use crate::fields::{self, FieldSet};
+use crate::object::set_field;
 use crate::status::StatusError;
 
 /// The field manager of a write, and the subresource it writes to.
@@ -17,6 +18,8 @@ pub struct FieldWriter<'a> {
     pub subresource: &'a str,
     /// True if writes to the main resource do not change the status.
     pub has_status_subresource: bool,
+    /// JSON pointer to the replicas, if the kind has the subresource `scale`.
+    pub replicas: Option<&'a str>,
     /// Time of the write.
     pub now: String,
 }
@@ -117,8 +120,12 @@ fn store_managers(object: &mut Value, mut managers: Vec<FieldManager>) {
     }
 }
 
-/// Tracks a create, update or patch: the writer becomes the only owner of the changed fields.
+/// Tracks a create, update or patch: the writer becomes the only owner of the changed fields. An object that cannot be compared by
+/// the schema has no owners.
 pub fn track_update(schema: &Schema, live: Option<&Value>, new: &mut Value, writer: &FieldWriter<'_>) {
+    if schema.find_untyped_update(new).is_some() {
+        return set_field(&mut new["metadata"], "managedFields", None);
+    }
     let given = new["metadata"]["managedFields"].as_array();
     // A single empty entry resets ownership; an empty list leaves it unchanged.
     let is_reset = given.is_some_and(|entries| entries.len() == 1 && entries[0] == json!({}));
@@ -141,7 +148,7 @@ pub fn track_update(schema: &Schema, live: Option<&Value>, new: &mut Value, writ
     }
     let touched = difference.changed.clone().union(&difference.removed);
     if writer.subresource == "scale" {
-        track_scale(&mut managers, &touched, &difference.changed, writer);
+        track_scale(&mut managers, &touched, new, writer);
     } else if !touched.is_empty() {
         let mine = managers
             .iter()
@@ -172,26 +179,25 @@ pub fn track_update(schema: &Schema, live: Option<&Value>, new: &mut Value, writ
     store_managers(new, managers);
 }
 
-/// Tracks a write of the replicas, which are owned by it only if they were owned before, and without a time.
-fn track_scale(
-    managers: &mut Vec<FieldManager>,
-    touched: &FieldSet,
-    changed: &FieldSet,
-    writer: &FieldWriter<'_>,
-) {
+/// Tracks a write of the replicas, which are owned by it only if they were owned before, and without a time. A `Scale` omits a zero,
+/// which is owned by none. Replicas in an atomic object have no owner of their own.
+fn track_scale(managers: &mut Vec<FieldManager>, touched: &FieldSet, new: &Value, writer: &FieldWriter<'_>) {
+    let Some(pointer) = writer.replicas else { return };
+    let replicas = FieldSet::of_pointer(pointer).intersection(touched);
     let mut was_owned = false;
     for manager in managers.iter_mut() {
-        was_owned |= !manager.fields.intersection(touched).is_empty();
-        manager.fields = manager.fields.difference(touched);
+        was_owned |= !manager.fields.intersection(&replicas).is_empty();
+        manager.fields = manager.fields.difference(&replicas);
     }
-    if was_owned && !changed.is_empty() {
+    let count = new.pointer(pointer).and_then(Value::as_i64).unwrap_or_default();
+    if was_owned && count != 0 {
         managers.push(FieldManager {
             name: writer.manager.into(),
             operation: "Update".into(),
             api_version: writer.api_version.clone(),
             subresource: writer.subresource.into(),
             time: String::new(),
-            fields: changed.clone(),
+            fields: replicas,
         });
     }
 }
@@ -242,9 +248,11 @@ pub fn apply_config(
 
     let mut after = fields::merge_values(schema, before, &config);
     if let Some(mine) = &mine {
+        // The identity is in the metadata, though nobody owns it.
+        let kept = wanted.clone().union(&FieldSet::of_pointer("/metadata"));
         let kept = managers
             .iter()
-            .fold(wanted.clone(), |kept, manager| kept.union(&manager.fields));
+            .fold(kept, |kept, manager| kept.union(&manager.fields));
         let gone = mine.fields.difference(&kept);
         fields::remove_fields(schema, &mut after, &gone, &kept);
     }
@@ -332,6 +340,7 @@ mod tests {
             api_version: "g/v1".into(),
             subresource: "",
             has_status_subresource: true,
+            replicas: None,
             now: "2026-01-01T00:00:00Z".into(),
         }
     }

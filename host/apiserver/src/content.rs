@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::api::{FieldValidation, RequestHandler, WriteParameters};
 use crate::builtin_defaults::apply_dependent_defaults;
+use crate::metadata::unify_metadata;
 use crate::object::metadata_text;
 use crate::protobuf;
 use crate::quantity::unify_quantities;
@@ -35,9 +36,7 @@ impl RequestHandler {
         &self,
         context: &WriteParameters<'_>,
         namespace: Option<&str>,
-        name: &str,
         config: &Value,
-        is_new: bool,
     ) -> Result<Value, StatusError> {
         let given = metadata_text(config, "namespace");
         let mut config = config.clone();
@@ -53,22 +52,14 @@ impl RequestHandler {
                 vec![cause],
             ));
         }
+        // Another namespace is an error of the result, after conflicts, as is another name or none.
+        let asked = if given.is_empty() { namespace } else { Some(given) };
+        self.set_identity(context, asked, None, &mut config)?;
+        if !config["metadata"]["managedFields"].is_null() {
+            return Err(StatusError::bad_request("metadata.managedFields must be nil"));
+        }
         if let Some(why) = context.version.schema.find_untyped(&config) {
             return Err(untyped_config(context, &config, &why));
-        }
-        let given_name = config["metadata"].get("name").and_then(Value::as_str);
-        let needs_name = !context.kind.custom && is_new;
-        if given_name == Some("") || (needs_name && given_name.is_none()) {
-            return Err(undeterminable_name(name));
-        }
-        // Another namespace is an error of the result, after conflicts.
-        let asked = if given.is_empty() { namespace } else { Some(given) };
-        self.set_identity(context, asked, Some(name), &mut config)?;
-        if config["metadata"]
-            .get("managedFields")
-            .is_some_and(|fields| fields.as_array().is_none_or(|fields| !fields.is_empty()))
-        {
-            return Err(StatusError::bad_request("metadata.managedFields must be nil"));
         }
         let unknown = context.version.schema.prune(&mut config.clone());
         if let Some(field) = unknown.first() {
@@ -108,7 +99,10 @@ impl RequestHandler {
             if is_missing(&object["kind"]) {
                 return Err(StatusError::invalid_patch(object, "Object 'Kind' is missing"));
             }
-            if !is_missing(&object["apiVersion"]) && !object["apiVersion"].is_string() {
+            if object
+                .get("apiVersion")
+                .is_some_and(|version| !version.is_string())
+            {
                 return Err(StatusError::invalid_patch(object, "apiVersion is not a string"));
             }
         }
@@ -162,7 +156,10 @@ impl RequestHandler {
 
     /// Applies the defaults of a kind to an object that server-side apply has merged, whose nulls stay.
     pub(crate) fn complete_applied(&self, context: &WriteParameters<'_>, object: &mut Value) {
+        unify_metadata(&mut object["metadata"]);
         if context.kind.custom {
+            let schema = &context.version.schema;
+            schema.change_embedded_metadata(object, &unify_metadata);
             context.version.schema.fill_defaults(object);
         } else {
             self.complete_content(context, object);
@@ -208,7 +205,10 @@ impl RequestHandler {
                 object["apiVersion"] = expected.as_str().into();
             }
         }
-        if object["apiVersion"] != expected.as_str() || object["kind"] != context.kind.kind.as_str() {
+        // Another kind of a custom resource is an error of its validation.
+        let is_other_kind = object["kind"] != context.kind.kind.as_str();
+        let is_refused = is_other_kind && (!context.kind.custom || !object["kind"].is_string());
+        if object["apiVersion"] != expected.as_str() || is_refused {
             let (found_version, found_kind) = (
                 object["apiVersion"].as_str().unwrap_or_default(),
                 object["kind"].as_str().unwrap_or_default(),
@@ -247,9 +247,15 @@ impl RequestHandler {
                 kind = context.kind.kind
             )));
         }
-        let unknown = context.version.schema.prune(object);
-        if let Some(metadata) = object["metadata"].as_object_mut() {
-            metadata.retain(|_, value| !value.is_null());
+        let schema = &context.version.schema;
+        let unknown = if is_other_kind {
+            Vec::new()
+        } else {
+            schema.prune(object)
+        };
+        unify_metadata(&mut object["metadata"]);
+        if context.kind.custom {
+            schema.change_embedded_metadata(object, &unify_metadata);
         }
         let unknown: Vec<String> = unknown
             .iter()
@@ -281,7 +287,8 @@ impl RequestHandler {
         object: &mut Value,
     ) -> Result<(), StatusError> {
         let expected = context.kind.api_version(&context.version.name);
-        if object["apiVersion"] != expected.as_str() || object["kind"] != context.kind.kind.as_str() {
+        let is_other_kind = object["kind"] != context.kind.kind.as_str() && !context.kind.custom;
+        if object["apiVersion"] != expected.as_str() || is_other_kind {
             return Err(StatusError::bad_request(format!(
                 "the object provided is {}, Kind={}, expected {expected}, Kind={}",
                 object["apiVersion"].as_str().unwrap_or_default(),

@@ -21,6 +21,18 @@ impl FieldSet {
         self.0.is_empty()
     }
 
+    /// The field that a JSON pointer addresses, which leads through objects only.
+    pub fn of_pointer(pointer: &str) -> Self {
+        let mut set = Self::default();
+        let path: Vec<String> = pointer
+            .split('/')
+            .skip(1)
+            .map(|name| format!("f:{name}"))
+            .collect();
+        set.insert_path(&path);
+        set
+    }
+
     /// Parses `fieldsV1`.
     pub fn from_json(value: &Value) -> Self {
         let fields = value
@@ -283,31 +295,32 @@ fn compare_at(
             }
         }
         (3, 3) | (3, 0) | (0, 3) => {
-            let index = |value: Option<&'_ Value>| -> BTreeMap<String, Value> {
-                let items = value.and_then(Value::as_array).into_iter().flatten();
-                items
-                    .map(|item| (schema.item_path_element(item), item.clone()))
-                    .collect()
-            };
-            let (old, new) = (index(before), index(after));
+            let (old, new) = (index_items(schema, before), index_items(schema, after));
             for element in old
                 .keys()
                 .chain(new.keys().filter(|element| !old.contains_key(*element)))
             {
+                let old = old.get(element).cloned().unwrap_or_default();
+                let new = new.get(element).cloned().unwrap_or_default();
                 path.push(element.clone());
-                compare_at(
-                    item_schema(schema, &unknown),
-                    old.get(element),
-                    new.get(element),
-                    path,
-                    out,
-                );
+                if old.len().max(new.len()) <= 1 {
+                    let (old, new) = (old.first().copied(), new.first().copied());
+                    compare_at(item_schema(schema, &unknown), old, new, path, out);
+                } else if new.is_empty() {
+                    out.removed.insert_path(path);
+                } else if old != new {
+                    // Items with one key are compared as one.
+                    out.changed.insert_path(path);
+                }
                 path.pop();
             }
         }
         _ if before.is_some() && after.is_some() && before != after => {
             // Of another shape: what was below it is gone, and what is below it is new.
             compare_at(schema, before, None, path, out);
+            if after.is_some_and(Value::is_null) && shape(before) > 1 {
+                return out.removed.remove_member(path);
+            }
             if before.is_some_and(Value::is_null) && shape(after) > 1 {
                 compare_at(schema, None, after, path, out);
                 out.removed.remove_member(path);
@@ -324,6 +337,18 @@ fn compare_at(
         (Some(_), None) => out.removed.insert_path(path),
         _ => {}
     }
+}
+
+/// The items of a list by their keys, of which several may have the same.
+fn index_items<'a>(schema: &Schema, list: Option<&'a Value>) -> BTreeMap<String, Vec<&'a Value>> {
+    let mut index: BTreeMap<String, Vec<&Value>> = BTreeMap::new();
+    for item in list.and_then(Value::as_array).into_iter().flatten() {
+        index
+            .entry(schema.item_path_element(item))
+            .or_default()
+            .push(item);
+    }
+    index
 }
 
 fn as_fields(value: Option<&Value>) -> Option<&Map<String, Value>> {
@@ -346,6 +371,9 @@ pub fn merge_values(schema: &Schema, live: &Value, applied: &Value) -> Value {
             Value::Object(merged)
         }
         (Structure::List(old), Structure::List(new)) => Value::Array(merge_lists(schema, old, new)),
+        // A null has no members to merge, and takes none away.
+        (Structure::Map(old), _) if applied.is_null() && !old.is_empty() => live.clone(),
+        (Structure::List(old), _) if applied.is_null() && !old.is_empty() => live.clone(),
         _ => applied.clone(),
     }
 }
@@ -404,7 +432,8 @@ pub fn remove_fields(schema: &Schema, value: &mut Value, gone: &FieldSet, kept: 
                     return true;
                 };
                 let keep = kept.0.get(&element).unwrap_or(&none);
-                if node.member && !keep.member && keep.children.is_empty() {
+                // A declared field goes with all that is in it, of which defaults have no owner.
+                if (node.member || schema.declares(name)) && !keep.member && keep.children.is_empty() {
                     return false;
                 }
                 let was_empty = is_empty_container(value);
@@ -414,8 +443,13 @@ pub fn remove_fields(schema: &Schema, value: &mut Value, gone: &FieldSet, kept: 
                     &node.children,
                     &keep.children,
                 );
-                if !was_empty && is_empty_container(value) && !keep.member {
-                    emptied.push(name.clone());
+                if !was_empty && is_empty_container(value) {
+                    if keep.member {
+                        // One that is still applied is left as a null, which a schema need not allow.
+                        *value = Value::Null;
+                    } else {
+                        emptied.push(name.clone());
+                    }
                 }
                 true
             });

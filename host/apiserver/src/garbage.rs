@@ -106,21 +106,23 @@ fn owner_references(object: &Value) -> impl Iterator<Item = &Value> {
         .flatten()
 }
 
-/// Returns true if a cluster-scoped object names an owner of a namespaced kind, which cannot be found without a namespace.
-fn has_owner_of_narrower_scope(api: &RequestHandler, object: &Value) -> bool {
-    let is_namespaced = |owner: &Value| {
+/// Returns true if an owner cannot be looked up: its kind is not served, or it is namespaced and the object is not.
+fn has_unresolved_owner(api: &RequestHandler, object: &Value) -> bool {
+    let is_cluster_scoped = object["metadata"]["namespace"].is_null();
+    let kinds = api.registry.list_kinds();
+    owner_references(object).any(|owner| {
         let api_version = owner["apiVersion"].as_str().unwrap_or_default();
         let group = api_version.split_once('/').map_or("", |(group, _)| group);
-        api.registry.list_kinds().iter().any(|kind| {
-            kind.resource.group == group && owner["kind"] == kind.kind.as_str() && kind.namespaced
-        })
-    };
-    object["metadata"]["namespace"].is_null() && owner_references(object).any(is_namespaced)
+        let kind = kinds
+            .iter()
+            .find(|kind| kind.resource.group == group && owner["kind"] == kind.kind.as_str());
+        kind.is_none_or(|kind| is_cluster_scoped && kind.namespaced)
+    })
 }
 
 /// Deletes an object if each of its owners is deleted, or is in foreground deletion and waits for its dependents.
 fn collect_if_unowned(api: &RequestHandler, resource: &GroupResource, object: &Arc<StoredObject>) {
-    if has_owner_of_narrower_scope(api, &object.value) {
+    if has_unresolved_owner(api, &object.value) {
         return;
     }
     let (mut solid, mut waiting, mut absent) = (0, 0, Vec::new());

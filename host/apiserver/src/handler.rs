@@ -108,19 +108,18 @@ pub async fn handle_request(
     Ok(into_response(answer))
 }
 
-/// Largest integer that a floating-point number holds exactly.
-const MAX_EXACT_INTEGER: f64 = 9_007_199_254_740_991.0;
-
-/// Turns numbers without a fraction into integers, as which Go writes them.
+/// Turns numbers without a fraction into integers, as which Go writes them, and larger integers into floating-point numbers, as which
+/// it reads them.
 fn unify_numbers(value: &mut Value) {
     match value {
         Value::Number(number) if !number.is_i64() => {
-            let whole = number
-                .as_f64()
-                .filter(|number| number.fract() == 0.0 && number.abs() <= MAX_EXACT_INTEGER);
-            if let Some(whole) = whole {
-                *value = (whole as i64).into();
-            }
+            let given = number.as_f64().unwrap_or_default();
+            let text = given.to_string();
+            *value = text
+                .parse::<i64>()
+                .map(Value::from)
+                .or_else(|_| text.parse::<u64>().map(Value::from))
+                .unwrap_or_else(|_| given.into());
         }
         Value::Array(items) => items.iter_mut().for_each(unify_numbers),
         Value::Object(fields) => fields.values_mut().for_each(unify_numbers),

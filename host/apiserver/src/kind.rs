@@ -150,12 +150,26 @@ impl ServedKind {
         if let Some(scale) = &version.scale {
             errors.extend(scale.validate(object));
         }
-        errors.extend(schema.validate_embedded(object, &validate_embedded_metadata));
+        errors.extend(self.validate_structure(version, object, old, &[metadata_errors, &errors].concat()));
+        errors
+    }
+
+    /// Everything that embedded objects, keyed lists and CEL rules find wrong with an object. Rules are evaluated unless one of the
+    /// `known` errors, or one that is found before, is of a kind that forbids it.
+    pub fn validate_structure(
+        &self,
+        version: &ServedVersion,
+        object: &Value,
+        old: Option<&Value>,
+        known: &[FieldError],
+    ) -> Vec<FieldError> {
+        let schema = &version.schema;
+        let mut errors = schema.validate_embedded(object, &validate_embedded_metadata);
         if old.is_none_or(|old| schema.validate_list_types(old).is_empty()) {
             errors.extend(schema.validate_list_types(object));
         }
         if let Some(rules) = &version.rules {
-            if errors.iter().chain(metadata_errors).any(blocks_rules) {
+            if errors.iter().chain(known).any(blocks_rules) {
                 let why = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
                 errors.push(FieldError::invalid("<nil>", &Value::Null, why));
             } else {

@@ -29,6 +29,7 @@ mod names;
 mod object;
 mod openapi;
 mod patch;
+mod patch_operations;
 mod pod;
 mod protobuf;
 mod published;

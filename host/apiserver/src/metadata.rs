@@ -20,6 +20,30 @@ const MAX_ANNOTATIONS_SIZE: i64 = 256 * 1024;
 /// Maximum bytes of the value of a label.
 const MAX_LABEL_VALUE: usize = 63;
 
+/// Brings metadata into the form in which the API server writes what it has decoded: without nulls and empty values, but with an
+/// empty text for a label or annotation that is null.
+pub fn unify_metadata(metadata: &mut Value) {
+    let Some(fields) = metadata.as_object_mut() else {
+        return;
+    };
+    for texts in ["labels", "annotations"] {
+        let texts = fields.get_mut(texts).and_then(Value::as_object_mut);
+        for text in texts.into_iter().flat_map(|texts| texts.values_mut()) {
+            if text.is_null() {
+                *text = "".into();
+            }
+        }
+    }
+    fields.retain(|name, value| match value {
+        Value::Null => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Object(members) => !members.is_empty(),
+        // An empty list of field managers is a request of its own.
+        Value::Array(items) => !items.is_empty() || name == "managedFields",
+        _ => true,
+    });
+}
+
 /// Validates an object's metadata.
 pub fn validate_metadata(kind: &ServedKind, object: &Value) -> Vec<FieldError> {
     let metadata = &object["metadata"];

@@ -3,6 +3,7 @@
 use ostler_schema::Schema;
 use serde_json::{Map, Value};
 
+use crate::patch_operations::apply_operations;
 use crate::request::PatchKind;
 use crate::status::StatusError;
 
@@ -21,26 +22,11 @@ pub fn apply_patch(
             let operations = operations.ok_or_else(|| {
                 StatusError::bad_request("error decoding patch: it is not a list of operations")
             })?;
-            let operations: Vec<Value> = operations
-                .iter()
-                .filter(|operation| !expects_absence(operation, object))
-                .cloned()
-                .collect();
-            if operations.iter().any(|operation| operation["from"] == "") {
-                let why = "the server rejected our request due to an error in our request: a whole object cannot be copied";
-                return Err(StatusError::new(422, "Invalid", why));
-            }
-            // On a copy, so that nothing needs to be undone, in which the crate panics for some patches.
-            serde_json::from_value::<Vec<json_patch::PatchOperation>>(operations.into())
-                .map_err(|error| error.to_string())
-                .and_then(|operations| {
-                    json_patch::patch_unsafe(&mut patched, &operations).map_err(|error| error.to_string())
-                })
-                .map_err(|why| {
-                    let message =
-                        format!("the server rejected our request due to an error in our request: {why}");
-                    StatusError::new(422, "Invalid", message)
-                })?;
+            apply_operations(&mut patched, operations).map_err(|why| {
+                let message =
+                    format!("the server rejected our request due to an error in our request: {why}");
+                StatusError::new(422, "Invalid", message)
+            })?;
         }
         PatchKind::Merge | PatchKind::Apply => json_patch::merge(&mut patched, body),
         PatchKind::Strategic => merge_strategic(schema, &mut patched, body)?,
@@ -53,12 +39,6 @@ pub fn apply_patch(
             "the patch does not leave an object",
         ))
     }
-}
-
-/// Returns true for a test that a field is absent, which it is: the API server takes a missing value as null.
-fn expects_absence(operation: &Value, object: &Value) -> bool {
-    let path = operation["path"].as_str().unwrap_or_default();
-    operation["op"] == "test" && operation["value"].is_null() && object.pointer(path).is_none()
 }
 
 /// Directive with the order of a list, before its name.

@@ -43,11 +43,15 @@ impl ScalePaths {
                 errors.push(FieldError::invalid(&field, &0.into(), rule));
                 continue;
             }
-            let Some(replicas) = object.pointer(pointer).filter(|replicas| !replicas.is_null()) else {
+            let Some(replicas) = object.pointer(pointer) else {
                 continue;
             };
             let rule = match replicas.as_i64() {
-                None => format!("{field} accessor error: {replicas} is not an integer"),
+                None => {
+                    let rule = format!("{field} accessor error: {replicas} is not an integer");
+                    errors.push(FieldError::invalid(&field, &0.into(), rule));
+                    continue;
+                }
                 Some(..0) => "should be a non-negative integer".into(),
                 Some(count) if count > i64::from(i32::MAX) => {
                     format!("should be less than or equal to {}", i32::MAX)

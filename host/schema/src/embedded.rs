@@ -17,6 +17,32 @@ impl Schema {
         errors
     }
 
+    /// Changes the metadata of all objects that are embedded in a value.
+    pub fn change_embedded_metadata(&self, value: &mut Value, change: &dyn Fn(&mut Value)) {
+        if self.embedded_resource
+            && let Some(metadata) = value.get_mut("metadata")
+        {
+            change(metadata);
+        }
+        match value {
+            Value::Object(fields) => {
+                for (name, value) in fields {
+                    if let Some(schema) = self.field(name) {
+                        schema.change_embedded_metadata(value, change);
+                    }
+                }
+            }
+            Value::Array(items) => {
+                if let Some(schema) = &self.items {
+                    items
+                        .iter_mut()
+                        .for_each(|item| schema.change_embedded_metadata(item, change));
+                }
+            }
+            _ => {}
+        }
+    }
+
     fn collect_embedded(
         &self,
         value: &Value,

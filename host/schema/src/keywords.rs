@@ -128,9 +128,6 @@ fn check_schema(
         let is_root = around.is_root;
         let is_object = is_root || declared["x-kubernetes-embedded-resource"] == true;
         let mut around = inner;
-        if declared["x-kubernetes-map-type"] == "atomic" {
-            around.uncorrelatable = around.uncorrelatable.or(Some(path));
-        }
         if is_object && is_meta {
             around.inside_metadata = true;
             if is_root {
@@ -458,6 +455,7 @@ pub(crate) fn check_rules_of_value(declared: &Value, value: &Value, path: &str) 
     let broken = broken.into_iter().map(|error| FieldError {
         field: match error.field.as_str() {
             "<nil>" => path.to_owned(),
+            field if field.starts_with('[') => format!("{path}{field}"),
             field => format!("{path}.{field}"),
         },
         ..error
@@ -510,6 +508,15 @@ fn check_rules(
 #[cfg(feature = "cel")]
 fn check_rules(declared: &Value, path: &str, is_root: bool, uncorrelatable: Option<&str>) -> Vec<FieldError> {
     let mut errors = Vec::new();
+    let is_untyped = declared["type"].as_str().unwrap_or_default().is_empty()
+        && declared["x-kubernetes-int-or-string"] != true;
+    if is_untyped && rules(declared).next().is_some() {
+        return vec![FieldError::new(
+            &format!("{path}.x-kubernetes-validations"),
+            "InternalError",
+            "Internal error: failed to construct type information for x-kubernetes-validations rules: the schema has no type".into(),
+        )];
+    }
     for (index, rule) in rules(declared).enumerate() {
         let at = format!("{path}.x-kubernetes-validations[{index}]");
         for (keyword, expected) in [
@@ -520,7 +527,7 @@ fn check_rules(declared: &Value, path: &str, is_root: bool, uncorrelatable: Opti
                 continue;
             };
             // An old value that may be missing is optional, and has functions of its own.
-            let old_is_optional = rule["optionalOldSelf"] == true;
+            let old_is_optional = rule["optionalOldSelf"] == true && uses_identifier(expression, "oldSelf");
             let checked = if old_is_optional {
                 kube_cel::cel::Program::compile(expression)
                     .map(|_| ())

@@ -353,7 +353,8 @@ impl Schema {
 
     /// Returns true if `name` is a declared field rather than a key of a map.
     pub fn declares(&self, name: &str) -> bool {
-        self.properties.contains_key(name)
+        let of_embedded = self.embedded_resource && matches!(name, "apiVersion" | "kind" | "metadata");
+        of_embedded || self.properties.contains_key(name)
     }
 
     /// The merge strategy of the list.

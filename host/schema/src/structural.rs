@@ -355,11 +355,28 @@ fn check_defaults(declared: &Value, path: &str) -> Vec<FieldError> {
                 "must not have unknown fields",
             ));
         }
-        let invalid = schema.validate_at(default, None, &field);
+        let mut invalid = schema.validate_at(default, None, &field);
+        // The API server joins an item's index to the path as it joins a field.
+        for error in &mut invalid {
+            let item = error
+                .field
+                .strip_prefix(&field)
+                .filter(|rest| rest.starts_with('['));
+            if let Some(item) = item.map(str::to_owned) {
+                error.field = format!("{field}.{item}");
+            }
+        }
         if invalid.is_empty() {
             errors.extend(keywords::check_rules_of_value(declared, default, &field));
         }
         errors.extend(invalid);
+        let mut embedded = schema;
+        embedded.embedded_resource |= path.ends_with("openAPIV3Schema");
+        let untyped = embedded.validate_embedded(default, &|_, _| Vec::new());
+        errors.extend(untyped.into_iter().map(|error| FieldError {
+            field: format!("{field}.{}", error.field),
+            ..error
+        }));
     }
     if declared["items"].is_object() {
         errors.extend(check_defaults(&declared["items"], &format!("{path}.items")));

@@ -17,26 +17,43 @@ impl Schema {
     /// The first part of a value that server-side apply cannot merge by the schema, as `FIELD: WHY`: one of another shape, or an
     /// item that occurs twice or lacks its keys.
     pub fn find_untyped(&self, value: &Value) -> Option<String> {
-        find_untyped_part(self, value, "")
+        find_untyped_part(self, value, "", Duplicates::Refused)
+    }
+
+    /// As [`Schema::find_untyped`], for an object that is stored or updated, in which the items of a keyed list may repeat.
+    pub fn find_untyped_update(&self, value: &Value) -> Option<String> {
+        find_untyped_part(self, value, "", Duplicates::Allowed)
     }
 }
 
-fn find_untyped_part(schema: &Schema, value: &Value, path: &str) -> Option<String> {
+/// Items of a keyed list with the same key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Duplicates {
+    Allowed,
+    Refused,
+}
+
+fn find_untyped_part(schema: &Schema, value: &Value, path: &str, duplicates: Duplicates) -> Option<String> {
     let expected = |expected: &str| Some(format!("{path}: expected {expected}, got {value}"));
     if value.is_null() {
         return None;
     }
     match schema.kind.as_deref().filter(|_| !schema.int_or_string) {
+        // Of the formats only `byte` says more than that it is no list and no map.
+        Some("string") if !matches!(schema.format.as_deref(), None | Some("" | "byte")) => {
+            let is_scalar = !value.is_array() && !value.is_object();
+            if is_scalar { None } else { expected("scalar") }
+        }
         Some("string") if !value.is_string() => expected("string"),
         Some("integer" | "number") if !value.is_number() => expected("numeric (int or float)"),
         Some("boolean") if !value.is_boolean() => expected("boolean"),
         Some("array") => match value.as_array() {
-            Some(items) => find_untyped_item(schema, items, path),
+            Some(items) => find_untyped_item(schema, items, path, duplicates),
             None => expected("list"),
         },
         Some("object") => match value.as_object() {
             Some(fields) => fields.iter().find_map(|(name, value)| {
-                find_untyped_part(schema.field(name)?, value, &field_path(path, name))
+                find_untyped_part(schema.field(name)?, value, &field_path(path, name), duplicates)
             }),
             None => expected("map"),
         },
@@ -44,7 +61,7 @@ fn find_untyped_part(schema: &Schema, value: &Value, path: &str) -> Option<Strin
     }
 }
 
-fn find_untyped_item(schema: &Schema, items: &[Value], path: &str) -> Option<String> {
+fn find_untyped_item(schema: &Schema, items: &[Value], path: &str, duplicates: Duplicates) -> Option<String> {
     let mut seen = HashSet::new();
     items.iter().enumerate().find_map(|(index, item)| {
         let field = format!("{path}[{index}]");
@@ -67,13 +84,15 @@ fn find_untyped_item(schema: &Schema, items: &[Value], path: &str) -> Option<Str
                 "{path}: element {index}: associative list without keys has an element that's an explicit null"
             ));
         }
-        if list_type != ListType::Atomic && !seen.insert(schema.item_path_element(item)) {
+        if duplicates == Duplicates::Refused
+            && list_type != ListType::Atomic
+            && !seen.insert(schema.item_path_element(item)) {
             return Some(format!(
                 "{path}: duplicate entries for key {}",
                 schema.item_path_element(item)
             ));
         }
-        find_untyped_part(schema.items.as_deref()?, item, &field)
+        find_untyped_part(schema.items.as_deref()?, item, &field, duplicates)
     })
 }
 

@@ -87,7 +87,7 @@ fn validate_value(schema: &Schema, value: &Value, old: Option<&Value>, path: &st
     }
     if let Some(supported) = &schema.enum_values
         && !supported.is_empty()
-        && !supported.contains(value)
+        && !supported.iter().any(|one| is_enum_value(value, one))
     {
         report
             .errors
@@ -113,15 +113,37 @@ fn validate_value(schema: &Schema, value: &Value, old: Option<&Value>, path: &st
     }
 }
 
+/// Divides integers as such: as floating-point numbers, the largest are multiples of anything.
+fn is_multiple(number: &serde_json::Number, factor: f64) -> bool {
+    match number.as_i64() {
+        Some(number) if factor.fract() == 0.0 => number % factor as i64 == 0,
+        _ => (number.as_f64().unwrap_or_default() / factor).fract() == 0.0,
+    }
+}
+
+/// Compares a value with one of an enumeration, as which type it is compared: of a fraction, the integer part.
+fn is_enum_value(value: &Value, supported: &Value) -> bool {
+    let is_fraction = value.is_f64() && supported.is_i64();
+    if is_fraction {
+        return value.as_f64().map(|number| number as i64) == supported.as_i64();
+    }
+    value == supported
+}
+
 /// The expected type, if the value has another one.
 fn find_expected_type<'a>(schema: &'a Schema, value: &Value) -> Option<&'a str> {
     if schema.int_or_string {
         return (!value.is_string() && !has_type(value, "integer")).then_some("integer,string");
     }
+    // The API server checks the type of a value with a format by the format, which only numbers and texts have.
+    let is_numeric = matches!(schema.kind.as_deref(), Some("integer" | "number"));
+    if schema.format.is_some() && !is_numeric && value.is_array() {
+        return None;
+    }
     schema
         .kind
         .as_deref()
-        .filter(|expected| !has_type(value, expected))
+        .filter(|expected| !expected.is_empty() && !has_type(value, expected))
 }
 
 /// The item of the old list that a keyed item corresponds to. Items of other lists correspond to none.
@@ -176,7 +198,11 @@ impl Constraints<'_, '_> {
             && !matches_format(format, text)
         {
             let value = self.value;
-            self.report_invalid(format_args!("must be of type {format}: {value}"));
+            let explanation = format!("{} in body must be of type {format}: {value}", self.path);
+            self.report.errors.push(FieldError {
+                reason: "FieldValueTypeInvalid",
+                ..FieldError::invalid(self.path, value, explanation)
+            });
         }
     }
 
@@ -185,7 +211,7 @@ impl Constraints<'_, '_> {
         let value = number.as_f64().unwrap_or_default();
         self.validate_range(number);
         if let Some(factor) = schema.multiple_of.filter(|factor| *factor > 0.0)
-            && (value / factor).fract() != 0.0
+            && !is_multiple(number, factor)
         {
             self.report_should(format_args!("be a multiple of {factor}"));
         }

@@ -107,7 +107,7 @@ impl ObjectWriter<'_> {
                 json!(["one"]),
                 json!(["a.example/one", "a.example/one"]),
                 json!([""]),
-                json!(["orphan"]),
+                json!(["orphan", "foregroundDeletion"]),
             ]);
             insert(&mut metadata, "finalizers", finalizers);
         }
@@ -307,7 +307,8 @@ fn add_metadata_surprise(rng: &mut Rng, metadata: &mut Value) {
         ("managedFields", json!([{}])),
         (
             "ownerReferences",
-            json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "a", "uid": "1"}]),
+            // Of a kind that is not served, so that the garbage collector leaves the object.
+            json!([{"apiVersion": "absent.example/v1", "kind": "Absent", "name": "a", "uid": "1"}]),
         ),
         (
             "ownerReferences",

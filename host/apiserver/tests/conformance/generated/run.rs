@@ -199,7 +199,7 @@ pub fn format_answer(answer: &ObservedResponse) -> String {
             shown.to_string()
         }
     };
-    let mut cut: String = body.chars().take(700).collect();
+    let mut cut: String = body.chars().take(2500).collect();
     if cut.len() < body.len() {
         cut.push('…');
     }
