@@ -11,6 +11,8 @@ const TOLERATED_TAINTS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kuber
 /// Seconds for which it does.
 const TOLERATION_SECONDS: u32 = 300;
 
+/// Finalizer of claims.
+pub const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
 /// Annotation of a DaemonSet that clients of its first version read.
 const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 
@@ -29,14 +31,37 @@ pub fn allocate_fields(kind: &ServedKind, object: &mut Value, allocated: &Atomic
         }
         ("", "Pod") => complete_pod(object),
         ("batch", "Job") => complete_job(object),
-        ("apps", "DaemonSet") => {
-            let generation = object["metadata"]["generation"].as_i64().unwrap_or(1);
-            let annotations = &mut object["metadata"]["annotations"];
-            if annotations[TEMPLATE_GENERATION].is_null() {
-                annotations[TEMPLATE_GENERATION] = generation.to_string().into();
-            }
-        }
+        ("apps", "DaemonSet") => mark_template(object),
         _ => {}
+    }
+}
+
+/// Sets the annotation of a DaemonSet with the generation of its template.
+pub fn mark_template(object: &mut Value) {
+    let generation = object["metadata"]["generation"].as_i64().unwrap_or(1);
+    let annotations = &mut object["metadata"]["annotations"];
+    if annotations[TEMPLATE_GENERATION].is_null() {
+        annotations[TEMPLATE_GENERATION] = generation.to_string().into();
+    }
+}
+
+/// Returns a pod as it is with what admission sets, which an update need not repeat.
+pub fn complete_pod_copy(pod: &Value) -> Value {
+    let mut copy = pod.clone();
+    complete_pod(&mut copy);
+    copy
+}
+
+/// Adds the finalizer of a new claim, which holds it as long as a pod uses it.
+pub fn protect_claim(kind: &ServedKind, object: &mut Value) {
+    if kind.custom || kind.kind != "PersistentVolumeClaim" {
+        return;
+    }
+    let finalizers = &mut object["metadata"]["finalizers"];
+    match finalizers.as_array_mut() {
+        Some(list) if list.iter().any(|one| one == CLAIM_FINALIZER) => {}
+        Some(list) => list.push(CLAIM_FINALIZER.into()),
+        None => *finalizers = json!([CLAIM_FINALIZER]),
     }
 }
 

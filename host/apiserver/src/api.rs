@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::allocation;
 use crate::apply::{self, FieldWriter};
 use crate::builtin;
+use crate::builtin_changes;
 use crate::builtin_validation;
 use crate::content::undeterminable_name;
 use crate::crd;
@@ -323,6 +324,15 @@ impl RequestHandler {
             }
             Edit::Patch(kind, body) => {
                 let mut object = patch::apply_patch(*kind, &context.version.schema, shown, body)?;
+                let is_merge = matches!(kind, PatchKind::Merge) && !context.kind.custom;
+                if is_merge && object["apiVersion"].is_null() {
+                    // Without a version nothing of the object is decoded.
+                    return Err(if context.validation == FieldValidation::Strict {
+                        StatusError::invalid_patch(&object, "strict decoding error: apiVersion is missing")
+                    } else {
+                        undeterminable_name(name)
+                    });
+                }
                 let warnings = self.prepare_patched(context, namespace, name, &mut object, body)?;
                 require_revision(context, name, &object)?;
                 (object, warnings)
@@ -454,6 +464,15 @@ impl RequestHandler {
             errors.extend(kind.validate(context.version, object, old, is_status, &errors));
         } else {
             errors.extend(builtin_validation::validate_object(context.kind, object, old));
+            if let Some(old) = old {
+                let subresource = context.subresource;
+                errors.extend(builtin_changes::validate_change(
+                    context.kind,
+                    subresource,
+                    object,
+                    old,
+                ));
+            }
         }
         if errors.is_empty() {
             Ok(())
@@ -514,6 +533,7 @@ impl RequestHandler {
         mut object: Value,
     ) -> Result<Arc<StoredObject>, StatusError> {
         self.complete_stored(context, &mut object);
+        allocation::protect_claim(context.kind, &mut object);
         let name = key.name.clone();
         let namespace = key.namespace.clone();
         let result = if context.dry_run {
@@ -616,12 +636,15 @@ impl RequestHandler {
                 ));
             }
         }
+        let is_pod = context.kind.kind == "Pod" && !context.kind.custom;
+        let completed = is_pod.then(|| allocation::complete_pod_copy(candidate));
+        let compared = completed.as_ref().unwrap_or(candidate);
         let counted = |object| iter_generation_fields(object, context.version.status);
         // Of a Deployment the annotations count, too.
         let counts_annotations = context.kind.kind == "Deployment" && !context.kind.custom;
         let is_annotated =
             counts_annotations && shown["metadata"]["annotations"] != candidate["metadata"]["annotations"];
-        if context.kind.generations && (is_annotated || !counted(shown).eq(counted(candidate))) {
+        if context.kind.generations && (is_annotated || !counted(shown).eq(counted(compared))) {
             candidate["metadata"]["generation"] =
                 (shown["metadata"]["generation"].as_i64().unwrap_or_default() + 1).into();
         }

@@ -215,15 +215,16 @@ pub fn apply_config(
     let before = live.unwrap_or(&nothing);
     let mut managers = read_managers(before);
     if live.is_some() && managers.is_empty() {
-        // What was set by somebody: not what is written in any case.
+        // What was set by somebody: not what is written in any case, nor what this resource does not write.
         let mut fields = fields::compare_values(schema, &schema.unset_value(), before).changed;
         fields.strip_system();
+        fields.retain_fields(|field| writer.can_write(field));
         managers.push(FieldManager {
             name: "before-first-apply".into(),
             operation: "Update".into(),
             api_version: writer.api_version.clone(),
             subresource: String::new(),
-            time: String::new(),
+            time: writer.now.clone(),
             fields,
         });
     }

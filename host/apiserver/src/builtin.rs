@@ -9,6 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
+use crate::allocation;
 use crate::crd;
 use crate::kind::{ServedKind, ServedVersion};
 use crate::object::GroupResource;
@@ -179,7 +180,7 @@ impl Builtin {
             custom: false,
             terminating: false,
             generation: 0,
-            conditional_update: false,
+            conditional_update: self.plural == "leases",
             generations: self.generations,
             storage_version: self.version.into(),
             versions: vec![ServedVersion {
@@ -222,6 +223,7 @@ pub fn prepare_object(kind: &ServedKind, old: Option<&Value>, object: &mut Value
                 }
             }
         }
+        ("apps", "DaemonSet") if old.is_none() => allocation::mark_template(object),
         (EXTENSIONS_GROUP, "CustomResourceDefinition") => {
             crd::fill_names(object);
             crd::set_status(object, old);

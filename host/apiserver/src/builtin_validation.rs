@@ -1,5 +1,7 @@
 //! Validation of objects of built-in kinds: the rules that authors break most often. The real server has more of them.
 
+use std::net::IpAddr;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ostler_schema::FieldError;
@@ -21,8 +23,12 @@ pub fn validate_object(kind: &ServedKind, object: &Value, old: Option<&Value>) -
         (RBAC_GROUP, "RoleBinding" | "ClusterRoleBinding") => validate_role_reference(kind, object, old),
         ("", "Secret" | "ConfigMap") => validate_data(kind, object, old),
         ("", "Pod") => validate_pod_spec(&object["spec"], "spec"),
+        ("", "Service") => validate_service(object),
+        ("", "PersistentVolumeClaim") => validate_claim(object),
         ("apps", _) => validate_workload(object),
         ("batch", "Job") => validate_job(object),
+        ("discovery.k8s.io", "EndpointSlice") => validate_endpoints(object),
+        ("networking.k8s.io", "NetworkPolicy") => validate_network_policy(object),
         (EXTENSIONS_GROUP, "CustomResourceDefinition") => crd_validation::validate_definition(object, old),
         _ => Vec::new(),
     });
@@ -31,7 +37,10 @@ pub fn validate_object(kind: &ServedKind, object: &Value, old: Option<&Value>) -
 
 /// Finalizers of built-in kinds have a domain, or are those of the API server.
 fn validate_finalizers(kind: &ServedKind, object: &Value) -> Vec<FieldError> {
-    if kind.resource.group == EXTENSIONS_GROUP {
+    if matches!(
+        kind.resource.group.as_str(),
+        EXTENSIONS_GROUP | "policy" | "coordination.k8s.io"
+    ) {
         return Vec::new();
     }
     let finalizers = object["metadata"]["finalizers"].as_array().into_iter().flatten();
@@ -203,11 +212,9 @@ fn validate_workload(object: &Value) -> Vec<FieldError> {
         errors.push(FieldError::invalid("spec.selector", selector, rule));
     }
     let labels = &template["metadata"]["labels"];
-    let wanted = selector["matchLabels"].as_object().into_iter().flatten();
-    if wanted
-        .into_iter()
-        .any(|(key, value)| labels.get(key) != Some(value))
-    {
+    let mut wanted = selector["matchLabels"].as_object().into_iter().flatten();
+    // A selector that is missing selects nothing.
+    if selector.is_null() || wanted.any(|(key, value)| labels.get(key) != Some(value)) {
         let rule = "`selector` does not match template `labels`";
         errors.push(FieldError::invalid("spec.template.metadata.labels", labels, rule));
     }
@@ -215,8 +222,105 @@ fn validate_workload(object: &Value) -> Vec<FieldError> {
         let rule = "must be greater than or equal to 0";
         errors.push(FieldError::invalid("spec.replicas", &spec["replicas"], rule));
     }
+    let strategy = &spec["strategy"];
+    if strategy["type"] == "Recreate" && !strategy["rollingUpdate"].is_null() {
+        let rule = "may not be specified when strategy `type` is 'Recreate'";
+        errors.push(FieldError::forbidden("spec.strategy.rollingUpdate", rule));
+    }
     errors.extend(validate_pod_spec(&template["spec"], "spec.template.spec"));
     errors
+}
+
+fn validate_service(object: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let spec = &object["spec"];
+    let ports = spec["ports"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if ports.is_empty() && spec["clusterIP"] != "None" && spec["type"] != "ExternalName" {
+        errors.push(FieldError::required("spec.ports", ""));
+    }
+    let mut names = Vec::new();
+    for (index, port) in ports.iter().enumerate() {
+        let field = format!("spec.ports[{index}]");
+        let name = &port["name"];
+        if is_blank(name) && ports.len() > 1 {
+            errors.push(FieldError::required(&format!("{field}.name"), ""));
+        } else if !is_blank(name) && names.contains(&name) {
+            errors.push(FieldError::duplicate(&format!("{field}.name"), name));
+        }
+        names.push(name);
+        let number = port["port"].as_i64().unwrap_or_default();
+        if !(1..=i64::from(u16::MAX)).contains(&number) {
+            let rule = "must be between 1 and 65535, inclusive";
+            errors.push(FieldError::invalid(
+                &format!("{field}.port"),
+                &number.into(),
+                rule,
+            ));
+        }
+    }
+    if spec["type"] == "ExternalName" && is_blank(&spec["externalName"]) {
+        errors.push(FieldError::required("spec.externalName", ""));
+    }
+    errors
+}
+
+fn validate_claim(object: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let spec = &object["spec"];
+    if is_empty(&spec["accessModes"]) {
+        let rule = "at least 1 access mode is required";
+        errors.push(FieldError::required("spec.accessModes", rule));
+    }
+    let supported = [
+        "ReadOnlyMany",
+        "ReadWriteMany",
+        "ReadWriteOnce",
+        "ReadWriteOncePod",
+    ]
+    .map(Value::from);
+    for mode in spec["accessModes"].as_array().into_iter().flatten() {
+        if !supported.contains(mode) {
+            errors.push(FieldError::unsupported("spec.accessModes", mode, &supported));
+        }
+    }
+    if spec["resources"]["requests"]["storage"].is_null() {
+        errors.push(FieldError::required("spec.resources[storage]", ""));
+    }
+    errors
+}
+
+fn validate_endpoints(slice: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let kinds = ["FQDN", "IPv4", "IPv6"].map(Value::from);
+    let kind = &slice["addressType"];
+    if is_blank(kind) {
+        errors.push(FieldError::required("addressType", ""));
+    } else if !kinds.contains(kind) {
+        errors.push(FieldError::unsupported("addressType", kind, &kinds));
+    }
+    for (index, endpoint) in slice["endpoints"].as_array().into_iter().flatten().enumerate() {
+        let field = format!("endpoints[{index}].addresses");
+        if is_empty(&endpoint["addresses"]) {
+            errors.push(FieldError::required(&field, "must contain at least 1 address"));
+        }
+        for (index, address) in endpoint["addresses"].as_array().into_iter().flatten().enumerate() {
+            let is_address = |text: &str| text.parse::<IpAddr>().is_ok();
+            if *kind != "FQDN" && !address.as_str().is_some_and(is_address) {
+                let rule = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+                errors.push(FieldError::invalid(&format!("{field}[{index}]"), address, rule));
+            }
+        }
+    }
+    errors
+}
+
+fn validate_network_policy(policy: &Value) -> Vec<FieldError> {
+    let supported = ["Egress", "Ingress"].map(Value::from);
+    let given = policy["spec"]["policyTypes"].as_array().into_iter().flatten();
+    let unknown = given.enumerate().filter(|(_, kind)| !supported.contains(kind));
+    unknown
+        .map(|(index, kind)| FieldError::unsupported(&format!("spec.policyTypes[{index}]"), kind, &supported))
+        .collect()
 }
 
 fn validate_job(object: &Value) -> Vec<FieldError> {
@@ -252,7 +356,11 @@ mod tests {
         );
         assert_eq!(
             failing_fields(validate_workload(&json!({"spec": {}}))),
-            ["spec.selector", "spec.template.spec.containers"]
+            [
+                "spec.selector",
+                "spec.template.metadata.labels",
+                "spec.template.spec.containers"
+            ]
         );
     }
 

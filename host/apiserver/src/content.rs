@@ -113,6 +113,11 @@ impl RequestHandler {
             let why = "Object 'apiVersion' is missing in 'object has no apiVersion field'";
             return Err(StatusError::internal(why));
         }
+        let metadata = context.version.schema.field("metadata");
+        let undecoded = metadata.and_then(|schema| schema.find_type_mismatch(&object["metadata"]));
+        if let Some(why) = undecoded.filter(|_| context.kind.custom) {
+            return Err(StatusError::invalid_patch(object, &why));
+        }
         let warnings = self.prepare_content(context, object, false).map_err(|error| {
             match error.message.split_once("strict decoding error") {
                 // The error names the whole patch.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
+use crate::allocation::CLAIM_FINALIZER;
 use crate::api::RequestHandler;
 use crate::builtin::{CRD_PLURAL, EXTENSIONS_GROUP};
 use crate::controllers;
@@ -79,6 +80,13 @@ fn handle_write(api: &RequestHandler, resource: &GroupResource, object: &Arc<Sto
             let namespaces = GroupResource::new("", "namespaces");
             if let Some(namespace) = api.storage.get(&namespaces, &StoredKey::new("", &key.namespace)) {
                 finish_deletion(api, &namespaces, &namespace);
+            }
+        }
+        if resource.group.is_empty() && resource.plural == "pods" {
+            // A claim may have waited for it.
+            let claims = GroupResource::new("", "persistentvolumeclaims");
+            for claim in api.storage.list(&claims, Some(&key.namespace)).0 {
+                finish_deletion(api, &claims, &claim);
             }
         }
         let definitions = GroupResource::new(EXTENSIONS_GROUP, CRD_PLURAL);
@@ -175,6 +183,23 @@ fn collect_if_unowned(api: &RequestHandler, resource: &GroupResource, object: &A
     }
 }
 
+/// Returns true if a pod that has not ended mounts a claim.
+fn is_claim_used(api: &RequestHandler, claim: &StoredKey) -> bool {
+    let pods = api
+        .storage
+        .list(&GroupResource::new("", "pods"), Some(&claim.namespace))
+        .0;
+    pods.iter().any(|pod| {
+        let has_ended = matches!(
+            pod.value["status"]["phase"].as_str(),
+            Some("Succeeded" | "Failed")
+        );
+        let mut volumes = pod.value["spec"]["volumes"].as_array().into_iter().flatten();
+        !has_ended
+            && volumes.any(|volume| volume["persistentVolumeClaim"]["claimName"] == claim.name.as_str())
+    })
+}
+
 /// Carries out the system finalizers of an object in deletion: orphaning, foreground deletion, emptying a namespace or
 /// a definition.
 fn finish_deletion(api: &RequestHandler, resource: &GroupResource, object: &Arc<StoredObject>) {
@@ -214,6 +239,9 @@ fn finish_deletion(api: &RequestHandler, resource: &GroupResource, object: &Arc<
         {
             remove_finalizer(api, resource, &key, "foregroundDeletion");
         }
+    }
+    if has_finalizer(&object.value, CLAIM_FINALIZER) && !is_claim_used(api, &key) {
+        remove_finalizer(api, resource, &key, CLAIM_FINALIZER);
     }
     if resource.group.is_empty() && resource.plural == "namespaces" {
         let contents = api.storage.list_namespace(&key.name);

@@ -8,6 +8,7 @@ mod allocation;
 mod api;
 mod apply;
 mod builtin;
+mod builtin_changes;
 mod builtin_defaults;
 mod builtin_table;
 mod builtin_validation;

@@ -166,8 +166,8 @@ fn message_of(object: &Value) -> String {
     message_name(name("apiVersion"), name("kind"))
 }
 
-fn write_null_fields(message: &str, value: &mut Value) {
-    let Some(known) = MESSAGES.get(message).filter(|_| value.is_object()) else {
+fn write_null_fields(owner: &str, value: &mut Value) {
+    let Some(known) = MESSAGES.get(owner).filter(|_| value.is_object()) else {
         return;
     };
     for MessageField(_, name, kind, keeps_zero) in known {
@@ -189,6 +189,8 @@ fn write_null_fields(message: &str, value: &mut Value) {
             }
             Value::Object(_) if !is_container => write_null_fields(message, field),
             _ if is_container && *keeps_zero == 1 => *field = Value::Null,
+            // Go writes the zero of a time that is no pointer as null.
+            Value::Null if kind == "Time" && owner.ends_with("Condition") => {}
             Value::Null => {
                 if let Some(fields) = value.as_object_mut() {
                     fields.remove(name);

@@ -1,0 +1,186 @@
+//! Changes of objects of built-in kinds that the API server refuses, whatever the new object looks like by itself.
+
+use ostler_schema::FieldError;
+use serde_json::Value;
+
+use crate::allocation;
+use crate::kind::ServedKind;
+
+/// Fields of a StatefulSet's spec that may change.
+const MUTABLE_STATEFUL_SET_FIELDS: [&str; 7] = [
+    "replicas",
+    "ordinals",
+    "template",
+    "updateStrategy",
+    "revisionHistoryLimit",
+    "persistentVolumeClaimRetentionPolicy",
+    "minReadySeconds",
+];
+/// Fields of a Job's spec that never change. Of a suspended Job, those of the template that decide where its pods run do.
+const IMMUTABLE_JOB_FIELDS: [&str; 4] = ["completions", "selector", "completionMode", "podFailurePolicy"];
+/// Fields of a pod's spec that may change.
+const MUTABLE_POD_FIELDS: [&str; 3] = [
+    "activeDeadlineSeconds",
+    "tolerations",
+    "terminationGracePeriodSeconds",
+];
+
+/// Validates the change of an object through its kind (`subresource` is empty) or through a subresource.
+pub fn validate_change(kind: &ServedKind, subresource: &str, object: &Value, old: &Value) -> Vec<FieldError> {
+    let (new, old_spec) = (&object["spec"], &old["spec"]);
+    match (kind.resource.group.as_str(), kind.kind.as_str()) {
+        ("apps", "StatefulSet") => validate_stateful_set(new, old_spec),
+        ("apps", _) => validate_immutable(new, old_spec, &["selector"]),
+        ("batch", "Job") => validate_job(new, old_spec),
+        ("", "Pod") if subresource.is_empty() => {
+            validate_pod(&allocation::complete_pod_copy(object)["spec"], old_spec)
+        }
+        ("", "PersistentVolumeClaim") => validate_claim(object, old),
+        _ => Vec::new(),
+    }
+}
+
+fn validate_immutable(new: &Value, old: &Value, fields: &[&str]) -> Vec<FieldError> {
+    fields
+        .iter()
+        .filter(|field| new[**field] != old[**field])
+        .map(|field| FieldError::invalid(&format!("spec.{field}"), &new[*field], "field is immutable"))
+        .collect()
+}
+
+/// A copy of an object without these fields.
+fn without_fields(object: &Value, fields: &[&str]) -> Value {
+    let mut copy = object.clone();
+    if let Some(members) = copy.as_object_mut() {
+        members.retain(|name, _| !fields.contains(&name.as_str()));
+    }
+    copy
+}
+
+fn validate_stateful_set(new: &Value, old: &Value) -> Vec<FieldError> {
+    let fixed = |spec| without_fields(spec, &MUTABLE_STATEFUL_SET_FIELDS);
+    if fixed(new) == fixed(old) {
+        return Vec::new();
+    }
+    let rule = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden";
+    vec![FieldError::forbidden("spec", rule)]
+}
+
+fn validate_job(new: &Value, old: &Value) -> Vec<FieldError> {
+    let mut errors = validate_immutable(new, old, &IMMUTABLE_JOB_FIELDS);
+    if new["completionMode"] == "Indexed" && new["completions"] == new["parallelism"] {
+        // An indexed Job is scaled by both.
+        errors.retain(|error| error.field != "spec.completions");
+    }
+    let may_move = old["suspend"] == true;
+    let fixed = |spec: &Value| {
+        let mut template = spec["template"].clone();
+        if may_move {
+            let directives = ["nodeSelector", "affinity", "tolerations", "schedulingGates"];
+            template["spec"] = without_fields(&template["spec"], &directives);
+            template["metadata"] = Value::Null;
+        }
+        template
+    };
+    if fixed(new) != fixed(old) {
+        let field = if may_move {
+            "spec.template.spec"
+        } else {
+            "spec.template"
+        };
+        let shown = if may_move {
+            &new["template"]["spec"]
+        } else {
+            &new["template"]
+        };
+        errors.push(FieldError::invalid(field, shown, "field is immutable"));
+    }
+    errors
+}
+
+fn validate_pod(new: &Value, old: &Value) -> Vec<FieldError> {
+    let lists = ["containers", "initContainers"];
+    let count = |spec: &Value, list: &str| spec[list].as_array().map_or(0, Vec::len);
+    if let Some(list) = lists.iter().find(|list| count(new, list) != count(old, list)) {
+        let rule = "pod updates may not add or remove containers";
+        return vec![FieldError::forbidden(&format!("spec.{list}"), rule)];
+    }
+    let fixed = |spec: &Value| {
+        let mut spec = without_fields(spec, &MUTABLE_POD_FIELDS);
+        for list in lists {
+            for container in spec[list].as_array_mut().into_iter().flatten() {
+                *container = without_fields(container, &["image"]);
+            }
+        }
+        spec
+    };
+    if fixed(new) == fixed(old) {
+        return Vec::new();
+    }
+    let rule = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
+    vec![FieldError::forbidden("spec", rule)]
+}
+
+fn validate_claim(new: &Value, old: &Value) -> Vec<FieldError> {
+    let is_bound = old["status"]["phase"] == "Bound";
+    let has_volume = old["spec"]["volumeName"]
+        .as_str()
+        .is_some_and(|name| !name.is_empty());
+    let fixed = |claim: &Value| {
+        let mut spec = claim["spec"].clone();
+        if is_bound {
+            spec["resources"]["requests"] = Value::Null;
+            spec = without_fields(&spec, &["volumeAttributesClassName"]);
+        }
+        if !has_volume {
+            spec = without_fields(&spec, &["volumeName"]);
+        }
+        spec
+    };
+    if fixed(new) == fixed(old) {
+        return Vec::new();
+    }
+    let rule = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
+    vec![FieldError::forbidden("spec", rule)]
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn failing_fields(errors: Vec<FieldError>) -> Vec<String> {
+        errors.into_iter().map(|error| error.field).collect()
+    }
+
+    #[test]
+    fn job_that_is_not_suspended_keeps_its_template() {
+        let old =
+            json!({"completions": 1, "template": {"spec": {"nodeSelector": {}, "restartPolicy": "Never"}}});
+        let mut new = old.clone();
+        new["template"]["spec"]["nodeSelector"]["zone"] = "a".into();
+        assert_eq!(failing_fields(validate_job(&new, &old)), ["spec.template"]);
+        let mut suspended = old.clone();
+        suspended["suspend"] = true.into();
+        assert_eq!(failing_fields(validate_job(&new, &suspended)), [""; 0]);
+        new["completions"] = 2.into();
+        new["template"]["spec"]["restartPolicy"] = "OnFailure".into();
+        assert_eq!(
+            failing_fields(validate_job(&new, &suspended)),
+            ["spec.completions", "spec.template.spec"]
+        );
+    }
+
+    #[test]
+    fn pod_changes_its_images_only() {
+        let old = json!({"nodeName": "n", "containers": [{"name": "a", "image": "x:1"}]});
+        let mut new = old.clone();
+        new["containers"][0]["image"] = "x:2".into();
+        assert_eq!(failing_fields(validate_pod(&new, &old)), [""; 0]);
+        new["containers"][0]["command"] = json!(["sh"]);
+        assert_eq!(failing_fields(validate_pod(&new, &old)), ["spec"]);
+        new["containers"] = json!([]);
+        assert_eq!(failing_fields(validate_pod(&new, &old)), ["spec.containers"]);
+    }
+}
