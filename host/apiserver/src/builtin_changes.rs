@@ -48,6 +48,20 @@ fn validate_immutable(new: &Value, old: &Value, fields: &[&str]) -> Vec<FieldErr
         .collect()
 }
 
+/// Forbids another spec, but for what `fixed` leaves out of it.
+fn forbid_other_spec(
+    new: &Value,
+    old: &Value,
+    fixed: impl Fn(&Value) -> Value,
+    rule: &str,
+) -> Vec<FieldError> {
+    if fixed(new) == fixed(old) {
+        Vec::new()
+    } else {
+        vec![FieldError::forbidden("spec", rule)]
+    }
+}
+
 /// A copy of an object without these fields.
 fn without_fields(object: &Value, fields: &[&str]) -> Value {
     let mut copy = object.clone();
@@ -58,12 +72,9 @@ fn without_fields(object: &Value, fields: &[&str]) -> Value {
 }
 
 fn validate_stateful_set(new: &Value, old: &Value) -> Vec<FieldError> {
-    let fixed = |spec| without_fields(spec, &MUTABLE_STATEFUL_SET_FIELDS);
-    if fixed(new) == fixed(old) {
-        return Vec::new();
-    }
+    let fixed = |spec: &Value| without_fields(spec, &MUTABLE_STATEFUL_SET_FIELDS);
     let rule = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden";
-    vec![FieldError::forbidden("spec", rule)]
+    forbid_other_spec(new, old, fixed, rule)
 }
 
 fn validate_job(new: &Value, old: &Value) -> Vec<FieldError> {
@@ -83,15 +94,10 @@ fn validate_job(new: &Value, old: &Value) -> Vec<FieldError> {
         template
     };
     if fixed(new) != fixed(old) {
-        let field = if may_move {
-            "spec.template.spec"
+        let (field, shown) = if may_move {
+            ("spec.template.spec", &new["template"]["spec"])
         } else {
-            "spec.template"
-        };
-        let shown = if may_move {
-            &new["template"]["spec"]
-        } else {
-            &new["template"]
+            ("spec.template", &new["template"])
         };
         errors.push(FieldError::invalid(field, shown, "field is immutable"));
     }
@@ -114,11 +120,8 @@ fn validate_pod(new: &Value, old: &Value) -> Vec<FieldError> {
         }
         spec
     };
-    if fixed(new) == fixed(old) {
-        return Vec::new();
-    }
     let rule = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
-    vec![FieldError::forbidden("spec", rule)]
+    forbid_other_spec(new, old, fixed, rule)
 }
 
 fn validate_claim(new: &Value, old: &Value) -> Vec<FieldError> {
@@ -137,11 +140,8 @@ fn validate_claim(new: &Value, old: &Value) -> Vec<FieldError> {
         }
         spec
     };
-    if fixed(new) == fixed(old) {
-        return Vec::new();
-    }
     let rule = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
-    vec![FieldError::forbidden("spec", rule)]
+    forbid_other_spec(new, old, fixed, rule)
 }
 
 #[cfg(test)]
@@ -149,10 +149,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    fn failing_fields(errors: Vec<FieldError>) -> Vec<String> {
-        errors.into_iter().map(|error| error.field).collect()
-    }
+    use crate::builtin_validation::tests::failing_fields;
 
     #[test]
     fn job_that_is_not_suspended_keeps_its_template() {

@@ -334,12 +334,12 @@ fn validate_job(object: &Value) -> Vec<FieldError> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use serde_json::json;
 
     use super::*;
 
-    fn failing_fields(errors: Vec<FieldError>) -> Vec<String> {
+    pub(crate) fn failing_fields(errors: Vec<FieldError>) -> Vec<String> {
         errors.into_iter().map(|error| error.field).collect()
     }
 

@@ -30,6 +30,20 @@ fn untyped_config(context: &WriteParameters<'_>, config: &Value, why: &str) -> S
     StatusError::new(500, "", message)
 }
 
+/// Brings the metadata of an object, and of those that are embedded in it, into the form in which the API server writes it.
+fn unify_all_metadata(context: &WriteParameters<'_>, object: &mut Value) {
+    unify_metadata(&mut object["metadata"]);
+    if context.kind.custom {
+        let schema = &context.version.schema;
+        schema.change_embedded_metadata(object, &unify_metadata);
+    }
+}
+
+fn find_metadata_mismatch(context: &WriteParameters<'_>, object: &Value) -> Option<String> {
+    let schema = context.version.schema.field("metadata")?;
+    schema.find_type_mismatch(&object["metadata"])
+}
+
 impl RequestHandler {
     /// Checks and completes an applied configuration.
     pub(crate) fn check_applied_config(
@@ -113,9 +127,9 @@ impl RequestHandler {
             let why = "Object 'apiVersion' is missing in 'object has no apiVersion field'";
             return Err(StatusError::internal(why));
         }
-        let metadata = context.version.schema.field("metadata");
-        let undecoded = metadata.and_then(|schema| schema.find_type_mismatch(&object["metadata"]));
-        if let Some(why) = undecoded.filter(|_| context.kind.custom) {
+        if context.kind.custom
+            && let Some(why) = find_metadata_mismatch(context, object)
+        {
             return Err(StatusError::invalid_patch(object, &why));
         }
         let warnings = self.prepare_content(context, object, false).map_err(|error| {
@@ -161,10 +175,8 @@ impl RequestHandler {
 
     /// Applies the defaults of a kind to an object that server-side apply has merged, whose nulls stay.
     pub(crate) fn complete_applied(&self, context: &WriteParameters<'_>, object: &mut Value) {
-        unify_metadata(&mut object["metadata"]);
+        unify_all_metadata(context, object);
         if context.kind.custom {
-            let schema = &context.version.schema;
-            schema.change_embedded_metadata(object, &unify_metadata);
             context.version.schema.fill_defaults(object);
         } else {
             self.complete_content(context, object);
@@ -240,8 +252,7 @@ impl RequestHandler {
         }
         // Of a custom kind only metadata is decoded into a structure.
         let decoded = if context.kind.custom {
-            let metadata = context.version.schema.field("metadata");
-            metadata.and_then(|metadata| metadata.find_type_mismatch(&object["metadata"]))
+            find_metadata_mismatch(context, object)
         } else {
             context.version.schema.find_type_mismatch(object)
         };
@@ -258,10 +269,7 @@ impl RequestHandler {
         } else {
             schema.prune(object)
         };
-        unify_metadata(&mut object["metadata"]);
-        if context.kind.custom {
-            schema.change_embedded_metadata(object, &unify_metadata);
-        }
+        unify_all_metadata(context, object);
         let unknown: Vec<String> = unknown
             .iter()
             .map(|field| format!("unknown field \"{field}\""))

@@ -117,10 +117,10 @@ fn owner_references(object: &Value) -> impl Iterator<Item = &Value> {
 /// Returns true if an owner cannot be looked up: its kind is not served, or it is namespaced and the object is not.
 fn has_unresolved_owner(api: &RequestHandler, object: &Value) -> bool {
     let is_cluster_scoped = object["metadata"]["namespace"].is_null();
-    let kinds = api.registry.list_kinds();
     owner_references(object).any(|owner| {
         let api_version = owner["apiVersion"].as_str().unwrap_or_default();
         let group = api_version.split_once('/').map_or("", |(group, _)| group);
+        let kinds = api.registry.list_kinds();
         let kind = kinds
             .iter()
             .find(|kind| kind.resource.group == group && owner["kind"] == kind.kind.as_str());

@@ -27,7 +27,6 @@ fn apply_operation(object: &mut Value, operation: &Value) -> Result<(), String> 
             *object = new;
             Ok(())
         }
-        "test" if path == Ok("") && *object == operation["value"] => Ok(()),
         "add" => find_container(object, path?)?.add(value()),
         "remove" => find_container(object, path?)?.remove().map(drop),
         "replace" => find_container(object, path?)?.replace(value()),
@@ -41,10 +40,15 @@ fn apply_operation(object: &mut Value, operation: &Value) -> Result<(), String> 
         }
         "test" => {
             let path = path?;
-            if find_container(object, path)?.get()? == operation["value"] {
+            let found = if path.is_empty() {
+                object.clone()
+            } else {
+                find_container(object, path)?.get()?
+            };
+            if found == operation["value"] {
                 Ok(())
             } else {
-                Err(format!("the test of {path} has failed"))
+                Err(format!("the test of {path:?} has failed"))
             }
         }
         other => Err(format!("unknown operation {other:?}")),

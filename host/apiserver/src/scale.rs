@@ -38,27 +38,22 @@ impl ScalePaths {
         let mut errors = Vec::new();
         for pointer in [&self.spec, &self.status] {
             let field = pointer.replace('/', ".");
-            if let Some(other) = find_obstacle(object, pointer) {
-                let rule = format!("{field} accessor error: {other} is not an object");
-                errors.push(FieldError::invalid(&field, &0.into(), rule));
-                continue;
-            }
-            let Some(replicas) = object.pointer(pointer) else {
-                continue;
+            let replicas = object.pointer(pointer);
+            let unreadable = match (find_obstacle(object, pointer), replicas) {
+                (Some(other), _) => Some(format!("{other} is not an object")),
+                (None, Some(other)) if !other.is_i64() => Some(format!("{other} is not an integer")),
+                _ => None,
             };
-            let rule = match replicas.as_i64() {
-                None => {
-                    let rule = format!("{field} accessor error: {replicas} is not an integer");
-                    errors.push(FieldError::invalid(&field, &0.into(), rule));
-                    continue;
-                }
-                Some(..0) => "should be a non-negative integer".into(),
-                Some(count) if count > i64::from(i32::MAX) => {
+            let count = replicas.and_then(Value::as_i64).unwrap_or_default();
+            let rule = match (unreadable, count) {
+                (Some(why), _) => format!("{field} accessor error: {why}"),
+                (None, ..0) => "should be a non-negative integer".into(),
+                (None, count) if count > i64::from(i32::MAX) => {
                     format!("should be less than or equal to {}", i32::MAX)
                 }
-                Some(_) => continue,
+                (None, _) => continue,
             };
-            errors.push(FieldError::invalid(&field, replicas, rule));
+            errors.push(FieldError::invalid(&field, &count.into(), rule));
         }
         errors
     }
