@@ -157,7 +157,7 @@ fn is_hostname(text: &str) -> bool {
 }
 
 /// Durations as Go prints them: `1h30m`, `1.5s`, `-2ms`.
-fn is_go_duration(text: &str) -> bool {
+pub(crate) fn is_go_duration(text: &str) -> bool {
     let mut rest = text.strip_prefix(['-', '+']).unwrap_or(text);
     if rest == "0" {
         return true;

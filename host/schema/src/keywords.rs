@@ -5,12 +5,7 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use crate::FieldError;
-use crate::field_path::find_declared_field;
-#[cfg(feature = "cel")]
-use crate::{
-    Rules, TypeMeta,
-    rule_types::{ExpectedResult, check_expression},
-};
+use crate::rule::{RuleFindings, check_rule_fields, check_rules, check_total_cost};
 
 /// Types of OpenAPI.
 const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
@@ -23,14 +18,6 @@ const UNSUPPORTED_KEYWORDS: [&str; 6] = [
     "dependencies",
     "$ref",
 ];
-/// Reasons that a CEL rule may give.
-const RULE_REASONS: [&str; 4] = [
-    "FieldValueDuplicate",
-    "FieldValueForbidden",
-    "FieldValueInvalid",
-    "FieldValueRequired",
-];
-
 /// Iterates over the properties of a schema.
 pub(crate) fn properties(declared: &Value) -> impl Iterator<Item = (&String, &Value)> {
     declared["properties"].as_object().into_iter().flatten()
@@ -70,6 +57,8 @@ struct Surroundings<'a> {
     uncorrelatable: Option<&'a str>,
     /// CEL rules are compiled, too.
     evaluates_rules: bool,
+    /// How many values of the schema an object has at most; `None` if a list or map around them is unbounded.
+    cardinality: Option<u64>,
 }
 
 /// Violations of the rules for keywords, at paths below `path`.
@@ -80,31 +69,31 @@ pub(crate) fn check_keywords(declared: &Value, path: &str, evaluates_rules: bool
         forbids_defaults: None,
         uncorrelatable: None,
         evaluates_rules,
+        cardinality: Some(1),
     };
     let (mut errors, rules) = check_schema(declared, path, around);
-    errors.extend(rules);
+    errors.extend(rules.errors);
+    errors.extend(check_total_cost(rules.costs, path));
     errors
 }
 
-/// Returns the errors of keywords, and those of CEL rules, which are checked where there are none of the former.
-fn check_schema(
-    declared: &Value,
-    path: &str,
-    around: Surroundings<'_>,
-) -> (Vec<FieldError>, Vec<FieldError>) {
+/// Returns the errors of keywords, and what is found of CEL rules, which are checked where there are none of the former.
+fn check_schema(declared: &Value, path: &str, around: Surroundings<'_>) -> (Vec<FieldError>, RuleFindings) {
+    let mut rules = RuleFindings::default();
     if !declared.is_object() {
-        return (Vec::new(), Vec::new());
+        return (Vec::new(), rules);
     }
     let mut errors = check_supported(declared, path, around);
-    let mut rule_errors = Vec::new();
     let inner = Surroundings {
         is_root: false,
+        cardinality: multiply_cardinality(around.cardinality, declared),
         ..around
     };
     let mut descend = |schema: &Value, path: &str, around: Surroundings<'_>, errors: &mut Vec<FieldError>| {
-        let (found, rules) = check_schema(schema, path, around);
+        let (found, inner) = check_schema(schema, path, around);
         errors.extend(found);
-        rule_errors.extend(rules);
+        rules.errors.extend(inner.errors);
+        rules.costs.extend(inner.costs);
     };
     let map_value = &declared["additionalProperties"];
     if !map_value.is_null() {
@@ -161,9 +150,29 @@ fn check_schema(
     check_lists_and_maps(declared, path, &mut errors);
     check_rule_fields(declared, path, &mut errors);
     if errors.is_empty() && around.evaluates_rules {
-        rule_errors.extend(check_rules(declared, path, around.is_root, around.uncorrelatable));
+        let is_object = around.is_root || declared["x-kubernetes-embedded-resource"] == true;
+        let found = check_rules(
+            declared,
+            path,
+            is_object,
+            around.uncorrelatable,
+            around.cardinality,
+        );
+        rules.errors.extend(found.errors);
+        rules.costs.extend(found.costs);
     }
-    (errors, rule_errors)
+    (errors, rules)
+}
+
+/// Returns how many values of its inner schemas an object has at most, from how many it has of the outer one.
+fn multiply_cardinality(cardinality: Option<u64>, declared: &Value) -> Option<u64> {
+    let limit = match declared["type"].as_str() {
+        Some("array") => "maxItems",
+        Some("object") if !declared["additionalProperties"].is_null() => "maxProperties",
+        _ => return cardinality,
+    };
+    let most = u64::try_from(declared[limit].as_i64()?).unwrap_or(0);
+    Some(cardinality?.saturating_mul(most))
 }
 
 fn check_supported(declared: &Value, path: &str, around: Surroundings<'_>) -> Vec<FieldError> {
@@ -361,210 +370,4 @@ fn check_keyed_list(declared: &Value, path: &str, errors: &mut Vec<FieldError>) 
         }
     }
     check_nullable_items(declared, path, errors);
-}
-
-/// Checks the fields of CEL rules beside their expressions.
-fn check_rule_fields(declared: &Value, path: &str, errors: &mut Vec<FieldError>) {
-    let has_line_break = |text: &str| text.contains(['\n', '\r']);
-    for (index, rule) in rules(declared).enumerate() {
-        let at = format!("{path}.x-kubernetes-validations[{index}]");
-        let text = |field: &str| rule[field].as_str().unwrap_or_default();
-        let (expression, message) = (text("rule").trim(), text("message"));
-        if expression.is_empty() {
-            errors.push(FieldError::required(
-                &format!("{at}.rule"),
-                "rule is not specified",
-            ));
-        } else if !message.is_empty() && message.trim().is_empty() {
-            let why = "must be non-empty if specified";
-            errors.push(FieldError::invalid(
-                &format!("{at}.message"),
-                &message.into(),
-                why,
-            ));
-        } else if has_line_break(message.trim()) {
-            let why = "must not contain line breaks";
-            errors.push(FieldError::invalid(
-                &format!("{at}.message"),
-                &message.into(),
-                why,
-            ));
-        } else if has_line_break(expression) && message.trim().is_empty() {
-            let why = "message must be specified if rule contains line breaks";
-            errors.push(FieldError::required(&format!("{at}.message"), why));
-        }
-        if !text("messageExpression").is_empty() && text("messageExpression").trim().is_empty() {
-            let why = "messageExpression must be non-empty if specified";
-            errors.push(FieldError::required(&format!("{at}.messageExpression"), why));
-        }
-        if !rule["reason"].is_null() && !RULE_REASONS.contains(&text("reason")) {
-            let supported: Vec<Value> = RULE_REASONS.into_iter().map(Value::from).collect();
-            errors.push(FieldError::unsupported(
-                &format!("{at}.reason"),
-                &rule["reason"],
-                &supported,
-            ));
-        }
-        check_rule_path(declared, text("fieldPath"), &format!("{at}.fieldPath"), errors);
-    }
-}
-
-fn check_rule_path(declared: &Value, path: &str, field: &str, errors: &mut Vec<FieldError>) {
-    if path.is_empty() {
-        return;
-    }
-    let mut report = |why: &str| errors.push(FieldError::invalid(field, &path.into(), why));
-    if path.trim().is_empty() {
-        report("must be non-empty if specified");
-    }
-    if path.contains(['\n', '\r']) {
-        report("must not contain line breaks");
-    }
-    if find_declared_field(declared, path).is_err() {
-        report("must be a valid path");
-    }
-}
-
-fn rules(declared: &Value) -> impl Iterator<Item = &Value> {
-    declared["x-kubernetes-validations"]
-        .as_array()
-        .into_iter()
-        .flatten()
-}
-
-#[cfg(not(feature = "cel"))]
-pub(crate) fn check_rules_of_value(_declared: &Value, _value: &Value, _path: &str) -> Vec<FieldError> {
-    Vec::new()
-}
-
-/// Checks the CEL rules that apply to a default: they must compile, and hold.
-#[cfg(feature = "cel")]
-pub(crate) fn check_rules_of_value(declared: &Value, value: &Value, path: &str) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    collect_rule_errors(declared, value, path, &mut errors);
-    if !errors.is_empty() {
-        return errors;
-    }
-    let rules = Rules::compile(declared);
-    let meta = TypeMeta {
-        group: String::new(),
-        api_version: String::new(),
-        kind: String::new(),
-    };
-    let broken = rules.map_or_else(Vec::new, |rules| rules.validate(value, Some(value), meta));
-    let broken = broken.into_iter().map(|error| FieldError {
-        field: match error.field.as_str() {
-            "<nil>" => path.to_owned(),
-            field if field.starts_with('[') => format!("{path}{field}"),
-            field => format!("{path}.{field}"),
-        },
-        ..error
-    });
-    broken.collect()
-}
-
-#[cfg(feature = "cel")]
-fn collect_rule_errors(declared: &Value, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
-    for rule in rules(declared) {
-        let expression = rule["rule"].as_str().unwrap_or_default();
-        if expression.trim().is_empty() {
-            continue;
-        }
-        if let Err(why) = check_expression(expression, declared, false, ExpectedResult::Bool) {
-            let why = format!("rule compile error: {why}");
-            errors.push(FieldError::invalid(path, value, why));
-        }
-    }
-    match value {
-        Value::Object(fields) => {
-            for (name, value) in fields {
-                let (schema, field) = match declared["properties"].get(name) {
-                    Some(property) => (property, format!("{path}.{name}")),
-                    None => (&declared["additionalProperties"], format!("{path}[{name}]")),
-                };
-                collect_rule_errors(schema, value, &field, errors);
-            }
-        }
-        Value::Array(items) => {
-            for (index, item) in items.iter().enumerate() {
-                collect_rule_errors(&declared["items"], item, &format!("{path}[{index}]"), errors);
-            }
-        }
-        _ => {}
-    }
-}
-
-#[cfg(not(feature = "cel"))]
-fn check_rules(
-    _declared: &Value,
-    _path: &str,
-    _is_root: bool,
-    _uncorrelatable: Option<&str>,
-) -> Vec<FieldError> {
-    Vec::new()
-}
-
-/// Compiles CEL rules, and checks that the old object can be found where they ask for it.
-#[cfg(feature = "cel")]
-fn check_rules(declared: &Value, path: &str, is_root: bool, uncorrelatable: Option<&str>) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    let is_untyped = declared["type"].as_str().unwrap_or_default().is_empty()
-        && declared["x-kubernetes-int-or-string"] != true;
-    if is_untyped && rules(declared).next().is_some() {
-        return vec![FieldError::new(
-            &format!("{path}.x-kubernetes-validations"),
-            "InternalError",
-            "Internal error: failed to construct type information for x-kubernetes-validations rules: the schema has no type".into(),
-        )];
-    }
-    for (index, rule) in rules(declared).enumerate() {
-        let at = format!("{path}.x-kubernetes-validations[{index}]");
-        for (keyword, expected) in [
-            ("rule", ExpectedResult::Bool),
-            ("messageExpression", ExpectedResult::Text),
-        ] {
-            let Some(expression) = rule[keyword].as_str().filter(|text| !text.trim().is_empty()) else {
-                continue;
-            };
-            // An old value that may be missing is optional, and has functions of its own.
-            let old_is_optional = rule["optionalOldSelf"] == true && uses_identifier(expression, "oldSelf");
-            let checked = if old_is_optional {
-                kube_cel::cel::Program::compile(expression)
-                    .map(|_| ())
-                    .map_err(|error| error.to_string())
-            } else {
-                check_expression(expression, declared, is_root, expected)
-            };
-            if let Err(why) = checked {
-                errors.push(FieldError::invalid(
-                    &format!("{at}.{keyword}"),
-                    rule,
-                    format!("compilation failed: {why}"),
-                ));
-                break;
-            }
-        }
-        let uses_old = uses_identifier(rule["rule"].as_str().unwrap_or_default(), "oldSelf");
-        if let Some(list) = uncorrelatable.filter(|_| uses_old) {
-            errors.push(FieldError::invalid(
-                &format!("{at}.rule"),
-                &rule["rule"],
-                format!("oldSelf cannot be used on the uncorrelatable portion of the schema within {list}"),
-            ));
-        }
-        if !uses_old && !rule["optionalOldSelf"].is_null() {
-            errors.push(FieldError::invalid(
-                &format!("{at}.optionalOldSelf"),
-                &rule["optionalOldSelf"],
-                "may not be set if oldSelf is not used in rule",
-            ));
-        }
-    }
-    errors
-}
-
-#[cfg(feature = "cel")]
-fn uses_identifier(expression: &str, identifier: &str) -> bool {
-    let words = expression.split(|c: char| !c.is_alphanumeric() && c != '_');
-    words.into_iter().any(|word| word == identifier)
 }

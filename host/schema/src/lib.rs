@@ -34,10 +34,7 @@ mod format;
 mod keywords;
 mod list_type;
 mod pruning;
-#[cfg(feature = "cel")]
-mod rule_types;
-#[cfg(feature = "cel")]
-mod rules;
+mod rule;
 mod schema;
 mod structural;
 mod typing;
@@ -48,7 +45,7 @@ pub use field_error::FieldError;
 pub use field_path::find_declared_field;
 pub use format::{is_dns_label, is_dns_subdomain};
 #[cfg(feature = "cel")]
-pub use rules::{Rules, TypeMeta};
+pub use rule::{Rules, TypeMeta};
 pub use schema::{LazySchema, ListType, Pattern, Schema, SchemaNode};
 pub use structural::{check_definition, check_structural};
 

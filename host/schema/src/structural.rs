@@ -367,7 +367,7 @@ fn check_defaults(declared: &Value, path: &str) -> Vec<FieldError> {
             }
         }
         if invalid.is_empty() {
-            errors.extend(keywords::check_rules_of_value(declared, default, &field));
+            errors.extend(crate::rule::check_rules_of_value(declared, default, &field));
         }
         errors.extend(invalid);
         let mut embedded = schema;

@@ -252,10 +252,25 @@ fn generate_object(rng: &mut Rng, depth: u32) -> Value {
     schema
 }
 
-/// Returns a rule, which may not fit the schema.
+/// Returns a rule, which may not fit the schema, or cost more than a definition may.
 fn generate_rule(rng: &mut Rng) -> Value {
     let name = rng.choose(&PROPERTY_NAMES);
+    let other = rng.choose(&PROPERTY_NAMES);
     let mut rule = json!({"rule": rng.choose(&[
+        format!("!has(self.{name}) || self.{name}.all(x, x == x)"),
+        format!("self.{name}.all(x, self.{name}.exists_one(y, y == x))"),
+        format!("self.{name}.all(x, x.{other} == oldSelf.{name}[0].{other})"),
+        format!("self.{name}.exists(x, self.{other}.all(y, y != x))"),
+        format!("self.{name}.map(x, x.{other}).size() < 10"),
+        format!("self.{name}.filter(x, x != '').join(',').size() < 10"),
+        format!("self.{name}.matches('^[a-z]+$')"),
+        format!("self.{name}.contains(self.{other})"),
+        format!("self.{name} + self.{other} != 'ab'"),
+        format!("self.{name} in self.{other}"),
+        format!("quantity(self.{name}).isLessThan(quantity('1Gi'))"),
+        format!("isURL(self.{name}) && url(self.{name}).getHost() != ''"),
+        format!("type(self.{name}) == string ? self.{name} == 'a' : self.{name} == 1"),
+        format!("sets.contains(self.{name}, self.{other})"),
         format!("has(self.{name})"),
         format!("!has(self.{name}) || has(self.name)"),
         format!("self.{name} == 'a'"),
