@@ -276,8 +276,11 @@ impl RequestHandler {
                     self.complete_stored(context, &mut candidate);
                     let stored = match ending {
                         EditResult::Removed => {
+                            // The writer sees the version of the last stored state, watchers that of the removal.
+                            let shown = StoredObject::preview(candidate.clone(), live.revision);
                             self.storage
                                 .remove_with_state(&context.kind.resource, &live, candidate)
+                                .map(|_| Arc::new(shown))
                         }
                         _ => self.storage.update(&context.kind.resource, &live, candidate),
                     };

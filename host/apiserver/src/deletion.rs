@@ -235,15 +235,23 @@ fn mark_for_deletion(kind: &ServedKind, live: &Value, options: &DeleteOptions) -
     if !has_finalizers(&marked) && grace == 0 {
         return None;
     }
+    let namespace = kind.kind == "Namespace" && !kind.custom;
+    if namespace || definition {
+        // What they contain goes first, for which there is no period of grace.
+        if !begun {
+            marked["metadata"]["deletionTimestamp"] = time_after(0).into();
+        }
+        if namespace {
+            marked["status"]["phase"] = "Terminating".into();
+        }
+        return Some(marked);
+    }
     let shortened = begun && live["metadata"]["deletionGracePeriodSeconds"] != grace;
     if !begun || shortened {
         set_grace_period(&mut marked["metadata"], grace);
     }
     if !begun {
         count_generation(&mut marked["metadata"]);
-        if kind.kind == "Namespace" && !kind.custom {
-            marked["status"]["phase"] = "Terminating".into();
-        }
     }
     Some(marked)
 }

@@ -1,19 +1,25 @@
 //! Garbage collection: dependents of deleted owners, contents of namespaces, objects of definitions.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::allocation::CLAIM_FINALIZER;
 use crate::api::RequestHandler;
+use crate::apply::{FieldWriter, track_update};
 use crate::builtin::{CRD_PLURAL, EXTENSIONS_GROUP};
 use crate::controllers;
 use crate::crd;
 use crate::deletion::DeleteOptions;
+use crate::object::{current_time, set_field};
 use crate::rbac;
 use crate::state::ServerState;
 use crate::storage::{GroupResource, StoredKey, StoredObject, WriteNotice};
+
+/// Field manager of the controllers of a cluster.
+const CONTROLLER_MANAGER: &str = "kube-controller-manager";
 
 /// Handles every write until the server ends.
 pub async fn run_collector(state: Arc<ServerState>, mut written: mpsc::UnboundedReceiver<WriteNotice>) {
@@ -37,6 +43,50 @@ fn remove_finalizer(api: &RequestHandler, resource: &GroupResource, key: &Stored
     api.adjust_object(resource, key, |object| {
         if let Some(all) = object["metadata"]["finalizers"].as_array_mut() {
             all.retain(|one| one != name);
+        }
+    });
+}
+
+/// Changes an object as the controllers of a cluster do, by a write of which the owned fields are tracked.
+fn write_as_controller(
+    api: &RequestHandler,
+    resource: &GroupResource,
+    key: &StoredKey,
+    subresource: &str,
+    change: impl Fn(&mut Value),
+) {
+    let Some(kind) = api.registry.get_by_resource(resource) else {
+        return;
+    };
+    api.adjust_object(resource, key, |object| {
+        let before = object.clone();
+        change(object);
+        if let Some(version) = kind.stored_version().filter(|_| *object != before) {
+            let writer = FieldWriter {
+                manager: CONTROLLER_MANAGER,
+                api_version: kind.api_version(&version.name),
+                subresource,
+                has_status_subresource: version.status,
+                replicas: None,
+                now: current_time(),
+            };
+            track_update(&version.schema, Some(&before), object, &writer);
+        }
+    });
+}
+
+fn remove_owners(
+    api: &RequestHandler,
+    resource: &GroupResource,
+    key: &StoredKey,
+    is_gone: impl Fn(&str) -> bool,
+) {
+    write_as_controller(api, resource, key, "", |object| {
+        if let Some(owners) = object["metadata"]["ownerReferences"].as_array_mut() {
+            owners.retain(|owner| !is_gone(owner["uid"].as_str().unwrap_or_default()));
+            if owners.is_empty() {
+                set_field(&mut object["metadata"], "ownerReferences", None);
+            }
         }
     });
 }
@@ -133,7 +183,7 @@ fn collect_if_unowned(api: &RequestHandler, resource: &GroupResource, object: &A
     if has_unresolved_owner(api, &object.value) {
         return;
     }
-    let (mut solid, mut waiting, mut absent) = (0, 0, Vec::new());
+    let (mut solid, mut waiting, mut absent) = (0, Vec::new(), Vec::new());
     for owner in owner_references(&object.value) {
         let uid = owner["uid"].as_str().unwrap_or_default();
         // Owner references across namespaces are invalid.
@@ -146,22 +196,20 @@ fn collect_if_unowned(api: &RequestHandler, resource: &GroupResource, object: &A
             Some((_, owner))
                 if owner.is_terminating() && has_finalizer(&owner.value, "foregroundDeletion") =>
             {
-                waiting += 1
+                waiting.push(uid.to_owned());
             }
             Some(_) => solid += 1,
         }
     }
     if solid > 0 {
         if !absent.is_empty() {
-            api.adjust_object(resource, &object.key(), |object| {
-                if let Some(owners) = object["metadata"]["ownerReferences"].as_array_mut() {
-                    owners.retain(|owner| !absent.iter().any(|uid| owner["uid"] == uid.as_str()));
-                }
+            remove_owners(api, resource, &object.key(), |uid| {
+                absent.iter().any(|one| one == uid)
             });
         }
         return;
     }
-    if waiting > 0 && !object.is_terminating() {
+    if !waiting.is_empty() && !object.is_terminating() {
         let has_dependents = !api.storage.list_dependents(object.uid()).is_empty();
         delete_with_policy(
             api,
@@ -173,7 +221,7 @@ fn collect_if_unowned(api: &RequestHandler, resource: &GroupResource, object: &A
                 "Background"
             },
         );
-    } else if waiting == 0 && !absent.is_empty() && !object.is_terminating() {
+    } else if waiting.is_empty() && !absent.is_empty() && !object.is_terminating() {
         let propagation = if has_finalizer(&object.value, "orphan") {
             "Orphan"
         } else {
@@ -209,16 +257,7 @@ fn finish_deletion(api: &RequestHandler, resource: &GroupResource, object: &Arc<
     let key = object.key();
     if has_finalizer(&object.value, "orphan") {
         for (resource, dependent) in api.storage.list_dependents(object.uid()) {
-            api.adjust_object(&resource, &dependent.key(), |dependent| {
-                if let Some(owners) = dependent["metadata"]["ownerReferences"].as_array_mut() {
-                    owners.retain(|owner| owner["uid"] != object.uid());
-                    if owners.is_empty()
-                        && let Some(metadata) = dependent["metadata"].as_object_mut()
-                    {
-                        metadata.remove("ownerReferences");
-                    }
-                }
-            });
+            remove_owners(api, &resource, &dependent.key(), |uid| uid == object.uid());
         }
         remove_finalizer(api, resource, &key, "orphan");
     }
@@ -244,17 +283,7 @@ fn finish_deletion(api: &RequestHandler, resource: &GroupResource, object: &Arc<
         remove_finalizer(api, resource, &key, CLAIM_FINALIZER);
     }
     if resource.group.is_empty() && resource.plural == "namespaces" {
-        let contents = api.storage.list_namespace(&key.name);
-        for (resource, object) in contents.iter().filter(|(_, object)| !object.is_terminating()) {
-            delete_with_policy(api, resource, object, "Background");
-        }
-        if api.storage.list_namespace(&key.name).is_empty() {
-            api.adjust_object(resource, &key, |namespace| {
-                if let Some(finalizers) = namespace["spec"]["finalizers"].as_array_mut() {
-                    finalizers.retain(|one| one != "kubernetes");
-                }
-            });
-        }
+        empty_namespace(api, resource, &key);
     }
     if has_finalizer(&object.value, crd::CLEANUP_FINALIZER)
         && let Some(kind) = crd::parse_kind(&object.value)
@@ -273,4 +302,109 @@ fn finish_deletion(api: &RequestHandler, resource: &GroupResource, object: &Arc<
             remove_finalizer(api, resource, &key, crd::CLEANUP_FINALIZER);
         }
     }
+}
+
+/// Deletes what a namespace contains, and lets the namespace go or says what keeps it.
+fn empty_namespace(api: &RequestHandler, resource: &GroupResource, key: &StoredKey) {
+    let contents = api.storage.list_namespace(&key.name);
+    for (resource, object) in contents.iter().filter(|(_, object)| !object.is_terminating()) {
+        delete_with_policy(api, resource, object, "Background");
+    }
+    let remaining = api.storage.list_namespace(&key.name);
+    if !remaining.is_empty() {
+        return write_as_controller(api, resource, key, "status", |namespace| {
+            let conditions = describe_remaining(&remaining);
+            set_conditions(&mut namespace["status"], conditions);
+        });
+    }
+    api.adjust_object(resource, key, |namespace| {
+        if let Some(finalizers) = namespace["spec"]["finalizers"].as_array_mut() {
+            finalizers.retain(|one| one != "kubernetes");
+        }
+    });
+}
+
+/// Returns the conditions of a namespace in deletion that still has contents: type, status, reason and message.
+fn describe_remaining(
+    remaining: &[(GroupResource, Arc<StoredObject>)],
+) -> [(&'static str, bool, &'static str, String); 5] {
+    let mut resources: BTreeMap<String, usize> = BTreeMap::new();
+    let mut finalizers: BTreeMap<&str, usize> = BTreeMap::new();
+    for (resource, object) in remaining {
+        *resources
+            .entry(format!("{}.{}", resource.plural, resource.group))
+            .or_default() += 1;
+        let names = object.value["metadata"]["finalizers"]
+            .as_array()
+            .into_iter()
+            .flatten();
+        for name in names.filter_map(Value::as_str) {
+            *finalizers.entry(name).or_default() += 1;
+        }
+    }
+    let resources = resources
+        .iter()
+        .map(|(name, count)| format!("{name} has {count} resource instances"));
+    let names = finalizers
+        .iter()
+        .map(|(name, count)| format!("{name} in {count} resource instances"));
+    let (resources, names): (Vec<_>, Vec<_>) = (resources.collect(), names.collect());
+    let holds = !names.is_empty();
+    [
+        (
+            "NamespaceDeletionDiscoveryFailure",
+            false,
+            "ResourcesDiscovered",
+            "All resources successfully discovered".to_owned(),
+        ),
+        (
+            "NamespaceDeletionGroupVersionParsingFailure",
+            false,
+            "ParsedGroupVersions",
+            "All legacy kube types successfully parsed".to_owned(),
+        ),
+        (
+            "NamespaceDeletionContentFailure",
+            false,
+            "ContentDeleted",
+            "All content successfully deleted, may be waiting on finalization".to_owned(),
+        ),
+        (
+            "NamespaceContentRemaining",
+            true,
+            "SomeResourcesRemain",
+            format!("Some resources are remaining: {}", resources.join(", ")),
+        ),
+        (
+            "NamespaceFinalizersRemaining",
+            holds,
+            if holds {
+                "SomeFinalizersRemain"
+            } else {
+                "ContentHasNoFinalizers"
+            },
+            if holds {
+                format!(
+                    "Some content in the namespace has finalizers remaining: {}",
+                    names.join(", ")
+                )
+            } else {
+                "All content-preserving finalizers finished".to_owned()
+            },
+        ),
+    ]
+}
+
+/// Sets conditions, and keeps the time of those whose status stays.
+fn set_conditions(status: &mut Value, conditions: [(&'static str, bool, &'static str, String); 5]) {
+    let before = status["conditions"].take();
+    let now = current_time();
+    let conditions = conditions.into_iter().map(|(name, holds, reason, message)| {
+        let holds = if holds { "True" } else { "False" };
+        let mut known = before.as_array().into_iter().flatten();
+        let known = known.find(|known| known["type"] == name && known["status"] == holds);
+        let since = known.map_or_else(|| now.clone().into(), |known| known["lastTransitionTime"].clone());
+        json!({"type": name, "status": holds, "lastTransitionTime": since, "reason": reason, "message": message})
+    });
+    status["conditions"] = conditions.collect();
 }

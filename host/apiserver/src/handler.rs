@@ -263,17 +263,34 @@ impl ResourceRequest<'_> {
         };
         let (_, _, kind, _) = discovery::REVIEW_RESOURCES.iter().find(known)?;
         Some(match self.verb {
-            RequestVerb::Create => {
-                // A body in an unsupported encoding counts as an empty review: without attributes, access is allowed.
-                let named = json!({"apiVersion": format!("{}/v1", self.target.group), "kind": kind});
-                let object = self.decode_object().unwrap_or(named);
-                Ok(json_response(
-                    201,
-                    &review::answer_review(&self.state.api, &self.parts.headers, kind, object),
-                ))
-            }
+            RequestVerb::Create => self.decode_object().and_then(|object| {
+                let request = review::ReviewRequest {
+                    group: &self.target.group,
+                    kind,
+                    namespace: self.target.namespace.as_deref(),
+                    headers: &self.parts.headers,
+                    manager: self.field_manager(),
+                };
+                let answer = review::answer_review(&self.state.api, &request, object)?;
+                Ok(json_response(201, &answer))
+            }),
             _ => Err(StatusError::method_not_allowed()),
         })
+    }
+
+    /// The field manager that the request names, or the name of the program in `User-Agent`.
+    fn field_manager(&self) -> &str {
+        let program = || {
+            self.seen
+                .user_agent
+                .split('/')
+                .next()
+                .filter(|name| !name.is_empty())
+        };
+        self.query
+            .get("fieldManager")
+            .or_else(program)
+            .unwrap_or("unknown")
     }
 
     /// Decodes the body: JSON, YAML or protobuf.
@@ -358,21 +375,13 @@ impl ResourceRequest<'_> {
                 "fieldManager: Too long: may not be more than 128 bytes",
             ));
         }
-        // The default field manager is the program's name in `User-Agent`.
-        let program = self
-            .seen
-            .user_agent
-            .split('/')
-            .next()
-            .filter(|name| !name.is_empty())
-            .unwrap_or("unknown");
         Ok(WriteParameters {
             kind,
             version,
             subresource: self.target.subresource.as_deref().unwrap_or_default(),
             manager: match self.verb {
                 RequestVerb::Patch(PatchKind::Apply) => given.unwrap_or_default(),
-                _ => given.unwrap_or(program),
+                _ => self.field_manager(),
             },
             validation: match self.query.get("fieldValidation") {
                 Some("Strict") => FieldValidation::Strict,

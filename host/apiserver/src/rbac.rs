@@ -1,5 +1,7 @@
 //! RBAC for impersonated users, service accounts and access reviews. A request of nobody in particular has all rights.
 
+use std::sync::Arc;
+
 use http::HeaderMap;
 use ostler_selector::LabelSelector;
 use serde_json::{Value, json};
@@ -73,6 +75,17 @@ pub fn aggregate_roles(api: &RequestHandler) {
         api.adjust_object(&resource, &role.key(), |role| role["rules"] = rules.clone());
     }
 }
+
+/// Reviews by which a user asks about itself, by group.
+const SELF_REVIEWS: [(&str, &[&str]); 2] = [
+    (
+        "authorization.k8s.io",
+        &["selfsubjectaccessreviews", "selfsubjectrulesreviews"],
+    ),
+    ("authentication.k8s.io", &["selfsubjectreviews"]),
+];
+/// Why every user may ask about itself.
+const SELF_REVIEW_REASON: &str = r#"RBAC: allowed by ClusterRoleBinding "system:basic-user" of ClusterRole "system:basic-user" to Group "system:authenticated""#;
 
 /// A user with its groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -219,12 +232,11 @@ impl AccessRequest {
 
     /// Every authenticated user may ask about itself: the role `system:basic-user`.
     fn is_about_oneself(&self) -> bool {
-        let reviews = match self.group.as_str() {
-            "authorization.k8s.io" => &["selfsubjectaccessreviews", "selfsubjectrulesreviews"][..],
-            "authentication.k8s.io" => &["selfsubjectreviews"],
-            _ => &[],
+        let mut reviews = SELF_REVIEWS.iter();
+        let is_known = |(group, plurals): &(&str, &[&str])| {
+            *group == self.group && plurals.contains(&self.resource.as_str())
         };
-        self.verb == "create" && reviews.contains(&self.resource.as_str())
+        self.verb == "create" && reviews.any(is_known)
     }
 
     fn is_covered_by(&self, rule: &Value) -> bool {
@@ -248,15 +260,38 @@ impl AccessRequest {
 
 /// Returns true if a role bound to the user allows the access.
 pub fn is_allowed(api: &RequestHandler, user: &RequestUser, access: &AccessRequest) -> bool {
-    let allows = |rule: &Value| access.is_covered_by(rule);
-    access.is_about_oneself()
-        || user.is_master()
-        || has_rule(api, user, None, allows)
-        || (!access.namespace.is_empty() && has_rule(api, user, Some(&access.namespace), allows))
+    find_grant(api, user, access).is_some()
 }
 
-/// Returns true if a ClusterRole bound to the user allows requests with this verb to a path that stands for no resource.
-pub fn is_path_allowed(api: &RequestHandler, user: &RequestUser, verb: &str, path: &str) -> bool {
+/// Returns why the user has the access, as in the status of a review; empty for the administrator. `None` if it has not.
+pub fn find_grant(api: &RequestHandler, user: &RequestUser, access: &AccessRequest) -> Option<String> {
+    if user.is_master() {
+        return Some(String::new());
+    }
+    if access.is_about_oneself() {
+        return Some(SELF_REVIEW_REASON.to_owned());
+    }
+    let allows = |bound: &BoundRule| access.is_covered_by(&bound.rule);
+    let namespace = Some(access.namespace.as_str()).filter(|namespace| !namespace.is_empty());
+    let of_cluster = list_bound_rules(api, user, None);
+    let found = of_cluster
+        .iter()
+        .find(|bound| allows(bound))
+        .map(BoundRule::describe);
+    found.or_else(|| {
+        let of_namespace = list_bound_rules(api, user, Some(namespace?));
+        of_namespace
+            .iter()
+            .find(|bound| allows(bound))
+            .map(BoundRule::describe)
+    })
+}
+
+/// Returns why the user may send requests with this verb to a path that stands for no resource. `None` if it may not.
+pub fn find_path_grant(api: &RequestHandler, user: &RequestUser, verb: &str, path: &str) -> Option<String> {
+    if user.is_master() {
+        return Some(String::new());
+    }
     let has = |rule: &Value, field: &str, matches: &dyn Fn(&str) -> bool| {
         let mut all = rule[field].as_array().into_iter().flatten();
         all.any(|item| item.as_str().is_some_and(matches))
@@ -268,16 +303,51 @@ pub fn is_path_allowed(api: &RequestHandler, user: &RequestUser, verb: &str, pat
     let allows = |rule: &Value| {
         has(rule, "verbs", &|item| item == verb || item == "*") && has(rule, "nonResourceURLs", &is_path)
     };
-    user.is_master() || has_rule(api, user, None, allows)
+    let bound = list_bound_rules(api, user, None);
+    bound
+        .iter()
+        .find(|bound| allows(&bound.rule))
+        .map(BoundRule::describe)
 }
 
-/// Returns true if a rule of a role fits that is bound to the user in a namespace, or in all of them.
-fn has_rule(
-    api: &RequestHandler,
-    user: &RequestUser,
-    namespace: Option<&str>,
-    fits: impl Fn(&Value) -> bool,
-) -> bool {
+/// A rule of a role that is bound to a user.
+struct BoundRule {
+    rule: Value,
+    binding: Arc<StoredObject>,
+    /// The subject of the binding that is the user.
+    subject: Value,
+}
+
+impl BoundRule {
+    /// Describes by what the user has the rule.
+    fn describe(&self) -> String {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (binding, role) = (&self.binding.value, &self.binding.value["roleRef"]);
+        let (name, namespace) = (
+            text(&binding["metadata"]["name"]),
+            text(&binding["metadata"]["namespace"]),
+        );
+        let binding = if namespace.is_empty() {
+            format!("ClusterRoleBinding {name:?}")
+        } else {
+            format!("RoleBinding {:?}", format!("{name}/{namespace}"))
+        };
+        let kind = text(&self.subject["kind"]);
+        let mut subject = text(&self.subject["name"]);
+        if kind == "ServiceAccount" {
+            let own = text(&self.subject["namespace"]);
+            subject = format!("{subject}/{}", if own.is_empty() { namespace } else { own });
+        }
+        format!(
+            "RBAC: allowed by {binding} of {} {:?} to {kind} {subject:?}",
+            text(&role["kind"]),
+            text(&role["name"]),
+        )
+    }
+}
+
+/// Returns the rules of all roles that are bound to the user in a namespace, or in all of them.
+fn list_bound_rules(api: &RequestHandler, user: &RequestUser, namespace: Option<&str>) -> Vec<BoundRule> {
     let plural = match namespace {
         Some(_) => "rolebindings",
         None => "clusterrolebindings",
@@ -286,14 +356,40 @@ fn has_rule(
         .storage
         .list(&GroupResource::new(RBAC_GROUP, plural), namespace);
     let place = namespace.unwrap_or_default();
-    bindings.iter().any(|binding| {
+    let mut rules = Vec::new();
+    for binding in bindings {
         let mut subjects = binding.value["subjects"].as_array().into_iter().flatten();
-        let is_bound = subjects.any(|subject| user.is_subject(subject, place));
-        is_bound
-            && list_rules(api, &binding.value["roleRef"], place)
-                .iter()
-                .any(&fits)
-    })
+        let Some(subject) = subjects.find(|subject| user.is_subject(subject, place)).cloned() else {
+            continue;
+        };
+        let of_role = list_rules(api, &binding.value["roleRef"], place);
+        rules.extend(of_role.into_iter().map(|rule| BoundRule {
+            rule,
+            binding: binding.clone(),
+            subject: subject.clone(),
+        }));
+    }
+    rules
+}
+
+/// Returns the rules that a user has in a namespace, with those that every user has.
+pub fn list_user_rules(api: &RequestHandler, user: &RequestUser, namespace: &str) -> Vec<Value> {
+    let mut rules: Vec<Value> = SELF_REVIEWS
+        .iter()
+        .map(|(group, resources)| json!({"verbs": ["create"], "apiGroups": [group], "resources": resources}))
+        .collect();
+    if user.is_master() {
+        rules.push(json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}));
+        rules.push(json!({"verbs": ["*"], "nonResourceURLs": ["*"]}));
+    }
+    for namespace in [None, Some(namespace)] {
+        rules.extend(
+            list_bound_rules(api, user, namespace)
+                .into_iter()
+                .map(|bound| bound.rule),
+        );
+    }
+    rules
 }
 
 fn list_rules(api: &RequestHandler, role: &Value, namespace: &str) -> Vec<Value> {

@@ -141,11 +141,13 @@ fn await_collector_again(steps: &mut Vec<Step>) {
 fn delete_namespace(rng: &mut Rng) -> Vec<Step> {
     let path = format!("{NAMESPACES}/n-§id");
     let mut metadata = json!({"name": "n-§id"});
-    if rng.percent(30) {
+    let is_held = rng.percent(30);
+    if is_held {
         metadata["finalizers"] = json!(["a.example/one"]);
     }
     let mut held = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}});
-    if rng.bool() {
+    // A namespace that nothing holds goes at once, or seconds later.
+    if !is_held || rng.bool() {
         held["metadata"]["finalizers"] = json!(["a.example/two"]);
     }
     let mut steps: Vec<Step> = vec![
@@ -162,6 +164,7 @@ fn delete_namespace(rng: &mut Rng) -> Vec<Step> {
         )
         .into(),
         RequestStep::settle(format!("{path}/configmaps/a")),
+        RequestStep::settle(path.clone()),
     ];
     for path in [format!("{path}/configmaps/a"), path.clone()] {
         let patch = json!({"metadata": {"finalizers": null}});
