@@ -13,11 +13,12 @@ use crate::builtin_changes;
 use crate::builtin_validation;
 use crate::content::undeterminable_name;
 use crate::crd;
+use crate::escalation;
 use crate::kind::{ServedKind, ServedVersion};
 use crate::object::{current_time, is_removable, metadata_text, set_field};
 use crate::patch;
 use crate::protobuf;
-use crate::rbac;
+use crate::rbac::{self, RequestUser};
 use crate::registry::KindRegistry;
 use crate::request::PatchKind;
 use crate::status::StatusError;
@@ -60,6 +61,8 @@ pub struct WriteParameters<'a> {
     pub validation: FieldValidation,
     /// Responds without storing.
     pub dry_run: bool,
+    /// Whoever sends the request; `None` for the administrator.
+    pub requester: Option<RequestUser>,
 }
 
 /// A change of an existing object.
@@ -114,7 +117,7 @@ fn iter_generation_fields(
 }
 
 impl RequestHandler {
-    /// Starts with the namespaces and roles that every cluster has.
+    /// Starts with the namespaces, roles and bindings that every cluster has.
     pub fn new(storage: Storage) -> Self {
         let api = Self {
             storage,
@@ -125,11 +128,14 @@ impl RequestHandler {
             let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
             api.create_initial("", "namespaces", namespace);
         }
-        for role in rbac::default_cluster_roles() {
-            api.create_initial(rbac::RBAC_GROUP, "clusterroles", role);
+        let (roles, bindings) = rbac::default_roles();
+        for (plural, objects) in [("clusterroles", roles), ("clusterrolebindings", bindings)] {
+            for object in objects {
+                api.create_initial(rbac::RBAC_GROUP, plural, object);
+            }
         }
         for _ in 0..rbac::DEFAULT_ROLE_LEVELS {
-            rbac::aggregate_roles(&api);
+            rbac::aggregate_roles(&api, &[]);
         }
         api
     }
@@ -149,6 +155,7 @@ impl RequestHandler {
             manager: "ostler-apiserver",
             validation: FieldValidation::Ignore,
             dry_run: false,
+            requester: None,
         };
         // The storage is empty, so that no error is possible.
         let _ = self.create_object(&context, None, object);
@@ -424,6 +431,7 @@ impl RequestHandler {
         context: &WriteParameters<'_>,
         object: &mut Value,
     ) -> Result<(), StatusError> {
+        self.check_escalation(context, object, None)?;
         let time = current_time();
         if let Some(metadata) = object["metadata"].as_object_mut() {
             metadata.remove("resourceVersion");
@@ -442,6 +450,18 @@ impl RequestHandler {
         self.validate_object(context, object, None)?;
         self.complete_definition(context, object);
         Ok(())
+    }
+
+    fn check_escalation(
+        &self,
+        context: &WriteParameters<'_>,
+        object: &Value,
+        old: Option<&Value>,
+    ) -> Result<(), StatusError> {
+        match &context.requester {
+            Some(user) => escalation::check_escalation(self, user, context.kind, object, old),
+            None => Ok(()),
+        }
     }
 
     fn validate_object(
@@ -575,6 +595,7 @@ impl RequestHandler {
         candidate: &mut Value,
         edit: &Edit,
     ) -> Result<EditResult, StatusError> {
+        self.check_escalation(context, candidate, Some(shown))?;
         let name = metadata_text(shown, "name").to_owned();
         let subject = context.kind.subject(&name);
         let uid = metadata_text(candidate, "uid");

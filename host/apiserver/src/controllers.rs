@@ -12,7 +12,7 @@ use crate::request::PatchKind;
 use crate::storage::{GroupResource, StoredKey, StoredObject};
 
 /// `fieldManager` of what the stand-ins write, as on a real cluster.
-const MANAGER: &str = "kube-controller-manager";
+pub const CONTROLLER_MANAGER: &str = "kube-controller-manager";
 /// Address of load balancers, from the range for documentation.
 const LOAD_BALANCER_ADDRESS: &str = "192.0.2.1";
 /// Maximum number of endpoints in a slice, as on a real cluster.
@@ -260,9 +260,10 @@ fn edit(api: &RequestHandler, resource: &GroupResource, subresource: &str, key: 
         kind: &kind,
         version,
         subresource,
-        manager: MANAGER,
+        manager: CONTROLLER_MANAGER,
         validation: FieldValidation::Ignore,
         dry_run: false,
+        requester: None,
     };
     if let Err(error) = api.edit_object(&context, Some(&key.namespace), &key.name, edit) {
         tracing::debug!(

@@ -10,21 +10,18 @@ use crate::allocation::CLAIM_FINALIZER;
 use crate::api::RequestHandler;
 use crate::apply::{FieldWriter, track_update};
 use crate::builtin::{CRD_PLURAL, EXTENSIONS_GROUP};
-use crate::controllers;
+use crate::controllers::{self, CONTROLLER_MANAGER};
 use crate::crd;
 use crate::deletion::DeleteOptions;
 use crate::object::{current_time, set_field};
 use crate::rbac;
 use crate::state::ServerState;
-use crate::storage::{GroupResource, StoredKey, StoredObject, WriteNotice};
-
-/// Field manager of the controllers of a cluster.
-const CONTROLLER_MANAGER: &str = "kube-controller-manager";
+use crate::storage::{GroupResource, ObjectWrite, StoredKey, StoredObject, WriteNotice};
 
 /// Handles every write until the server ends.
 pub async fn run_collector(state: Arc<ServerState>, mut written: mpsc::UnboundedReceiver<WriteNotice>) {
     while let Some((resource, change)) = written.recv().await {
-        handle_write(&state.api, &resource, &change.object, change.deleted);
+        handle_write(&state.api, &resource, &change);
         if state.controllers {
             controllers::follow_write(&state.api, &resource, &change.object);
         }
@@ -109,11 +106,13 @@ fn delete_with_policy(
     let _ = api.delete_object(&kind, &object.key(), &options);
 }
 
-fn handle_write(api: &RequestHandler, resource: &GroupResource, object: &Arc<StoredObject>, deleted: bool) {
+fn handle_write(api: &RequestHandler, resource: &GroupResource, change: &ObjectWrite) {
+    let object = &change.object;
     if resource.group == rbac::RBAC_GROUP && resource.plural == "clusterroles" {
-        rbac::aggregate_roles(api);
+        let states = change.previous.iter().chain([object]);
+        rbac::aggregate_roles(api, &states.map(Arc::as_ref).collect::<Vec<_>>());
     }
-    if deleted {
+    if change.deleted {
         for (resource, dependent) in api.storage.list_dependents(object.uid()) {
             collect_if_unowned(api, &resource, &dependent);
         }

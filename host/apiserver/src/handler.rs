@@ -376,6 +376,7 @@ impl ResourceRequest<'_> {
             ));
         }
         Ok(WriteParameters {
+            requester: token::find_requester(&self.state.api, &self.parts.headers),
             kind,
             version,
             subresource: self.target.subresource.as_deref().unwrap_or_default(),

@@ -20,6 +20,7 @@ mod crd;
 mod crd_validation;
 mod deletion;
 mod discovery;
+mod escalation;
 mod faults;
 mod fields;
 mod garbage;

@@ -19,35 +19,48 @@ const ACCOUNT_PREFIX: &str = "system:serviceaccount:";
 
 /// Number of levels of default roles: `admin` aggregates `edit`, which aggregates `view`.
 pub const DEFAULT_ROLE_LEVELS: usize = 3;
-/// The ClusterRoles that every cluster has, as a list of name, labels, rules and aggregation rule.
+/// The ClusterRoles that every cluster has, as a list of name, labels, rules, aggregation rule and groups to which they are bound.
 const DEFAULT_ROLES: &str = include_str!("rbac/default_roles.yaml");
 
-/// Returns the ClusterRoles that every cluster has.
-pub fn default_cluster_roles() -> Vec<Value> {
+/// Returns the ClusterRoles that every cluster has, and their ClusterRoleBindings.
+pub fn default_roles() -> (Vec<Value>, Vec<Value>) {
     // The file is a part of the program, and its tests read it.
     let declared: Vec<Value> = serde_saphyr::from_str(DEFAULT_ROLES).unwrap_or_default();
-    let complete = |declared: Value| {
-        let mut role = json!({
-            "apiVersion": format!("{RBAC_GROUP}/v1"), "kind": "ClusterRole",
+    let create = |kind: &str, declared: &Value| {
+        json!({
+            "apiVersion": format!("{RBAC_GROUP}/v1"), "kind": kind,
             "metadata": {
                 "name": declared["name"], "labels": declared["labels"],
                 "annotations": {"rbac.authorization.kubernetes.io/autoupdate": "true"},
             },
-        });
+        })
+    };
+    let roles = declared.iter().map(|declared| {
+        let mut role = create("ClusterRole", declared);
         for field in ["rules", "aggregationRule"] {
             set_field(&mut role, field, declared.get(field).cloned());
         }
         role
-    };
-    declared.into_iter().map(complete).collect()
+    });
+    let bindings = declared.iter().filter_map(|declared| {
+        let groups = declared["groups"].as_array()?.iter();
+        let subjects: Value = groups
+            .map(|group| json!({"apiGroup": RBAC_GROUP, "kind": "Group", "name": group}))
+            .collect();
+        let mut binding = create("ClusterRoleBinding", declared);
+        binding["roleRef"] = json!({"apiGroup": RBAC_GROUP, "kind": "ClusterRole", "name": declared["name"]});
+        binding["subjects"] = subjects;
+        Some(binding)
+    });
+    (roles.collect(), bindings.collect())
 }
 
 /// Gives each aggregated ClusterRole the rules of the roles that it selects, as they are: one that selects an aggregated role has its
-/// new rules after the next call.
-pub fn aggregate_roles(api: &RequestHandler) {
+/// new rules after the next call. `changed` limits this to roles that the states of a written role concern; empty for all.
+pub fn aggregate_roles(api: &RequestHandler, changed: &[&StoredObject]) {
     let resource = GroupResource::new(RBAC_GROUP, "clusterroles");
     let (roles, _) = api.storage.list(&resource, None);
-    let is_aggregated = |role: &&std::sync::Arc<StoredObject>| role.value["aggregationRule"].is_object();
+    let is_aggregated = |role: &&Arc<StoredObject>| role.value["aggregationRule"].is_object();
     for role in roles.iter().filter(is_aggregated) {
         let selectors = role.value["aggregationRule"]["clusterRoleSelectors"].as_array();
         let selectors: Vec<LabelSelector> = selectors
@@ -59,6 +72,10 @@ pub fn aggregate_roles(api: &RequestHandler) {
             let labels = &other.value["metadata"]["labels"];
             other.key() != role.key() && selectors.iter().any(|selector| selector.matches(labels))
         };
+        let is_concerned = |state: &&StoredObject| state.key() == role.key() || is_selected(state);
+        if !changed.is_empty() && !changed.iter().any(is_concerned) {
+            continue;
+        }
         let mut rules: Vec<Value> = Vec::new();
         for part in roles.iter().filter(|other| is_selected(other)) {
             for rule in part.value["rules"].as_array().into_iter().flatten() {
@@ -75,17 +92,6 @@ pub fn aggregate_roles(api: &RequestHandler) {
         api.adjust_object(&resource, &role.key(), |role| role["rules"] = rules.clone());
     }
 }
-
-/// Reviews by which a user asks about itself, by group.
-const SELF_REVIEWS: [(&str, &[&str]); 2] = [
-    (
-        "authorization.k8s.io",
-        &["selfsubjectaccessreviews", "selfsubjectrulesreviews"],
-    ),
-    ("authentication.k8s.io", &["selfsubjectreviews"]),
-];
-/// Why every user may ask about itself.
-const SELF_REVIEW_REASON: &str = r#"RBAC: allowed by ClusterRoleBinding "system:basic-user" of ClusterRole "system:basic-user" to Group "system:authenticated""#;
 
 /// A user with its groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -230,15 +236,6 @@ impl AccessRequest {
         }
     }
 
-    /// Every authenticated user may ask about itself: the role `system:basic-user`.
-    fn is_about_oneself(&self) -> bool {
-        let mut reviews = SELF_REVIEWS.iter();
-        let is_known = |(group, plurals): &(&str, &[&str])| {
-            *group == self.group && plurals.contains(&self.resource.as_str())
-        };
-        self.verb == "create" && reviews.any(is_known)
-    }
-
     fn is_covered_by(&self, rule: &Value) -> bool {
         let has = |field: &str, wanted: &str| {
             let mut all = rule[field].as_array().into_iter().flatten();
@@ -267,9 +264,6 @@ pub fn is_allowed(api: &RequestHandler, user: &RequestUser, access: &AccessReque
 pub fn find_grant(api: &RequestHandler, user: &RequestUser, access: &AccessRequest) -> Option<String> {
     if user.is_master() {
         return Some(String::new());
-    }
-    if access.is_about_oneself() {
-        return Some(SELF_REVIEW_REASON.to_owned());
     }
     let allows = |bound: &BoundRule| access.is_covered_by(&bound.rule);
     let namespace = Some(access.namespace.as_str()).filter(|namespace| !namespace.is_empty());
@@ -348,21 +342,10 @@ impl BoundRule {
 
 /// Returns the rules of all roles that are bound to the user in a namespace, or in all of them.
 fn list_bound_rules(api: &RequestHandler, user: &RequestUser, namespace: Option<&str>) -> Vec<BoundRule> {
-    let plural = match namespace {
-        Some(_) => "rolebindings",
-        None => "clusterrolebindings",
-    };
-    let (bindings, _) = api
-        .storage
-        .list(&GroupResource::new(RBAC_GROUP, plural), namespace);
-    let place = namespace.unwrap_or_default();
     let mut rules = Vec::new();
-    for binding in bindings {
-        let mut subjects = binding.value["subjects"].as_array().into_iter().flatten();
-        let Some(subject) = subjects.find(|subject| user.is_subject(subject, place)).cloned() else {
-            continue;
-        };
-        let of_role = list_rules(api, &binding.value["roleRef"], place);
+    for (binding, subject) in list_bindings(api, user, namespace) {
+        let role = &binding.value["roleRef"];
+        let of_role = find_rules(api, role, namespace.unwrap_or_default()).unwrap_or_default();
         rules.extend(of_role.into_iter().map(|rule| BoundRule {
             rule,
             binding: binding.clone(),
@@ -372,35 +355,71 @@ fn list_bound_rules(api: &RequestHandler, user: &RequestUser, namespace: Option<
     rules
 }
 
-/// Returns the rules that a user has in a namespace, with those that every user has.
-pub fn list_user_rules(api: &RequestHandler, user: &RequestUser, namespace: &str) -> Vec<Value> {
-    let mut rules: Vec<Value> = SELF_REVIEWS
-        .iter()
-        .map(|(group, resources)| json!({"verbs": ["create"], "apiGroups": [group], "resources": resources}))
-        .collect();
-    if user.is_master() {
-        rules.push(json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}));
-        rules.push(json!({"verbs": ["*"], "nonResourceURLs": ["*"]}));
-    }
-    for namespace in [None, Some(namespace)] {
-        rules.extend(
-            list_bound_rules(api, user, namespace)
-                .into_iter()
-                .map(|bound| bound.rule),
-        );
-    }
-    rules
+/// Returns the bindings of the user in a namespace, or in all of them, each with the subject that is the user.
+fn list_bindings(
+    api: &RequestHandler,
+    user: &RequestUser,
+    namespace: Option<&str>,
+) -> Vec<(Arc<StoredObject>, Value)> {
+    let plural = match namespace {
+        Some(_) => "rolebindings",
+        None => "clusterrolebindings",
+    };
+    let (bindings, _) = api
+        .storage
+        .list(&GroupResource::new(RBAC_GROUP, plural), namespace);
+    let place = namespace.unwrap_or_default();
+    let bound = bindings.into_iter().filter_map(|binding| {
+        let mut subjects = binding.value["subjects"].as_array().into_iter().flatten();
+        let subject = subjects.find(|subject| user.is_subject(subject, place))?.clone();
+        Some((binding, subject))
+    });
+    bound.collect()
 }
 
-fn list_rules(api: &RequestHandler, role: &Value, namespace: &str) -> Vec<Value> {
+/// Returns why a user lacks a right that a binding may have been meant to give: the bound roles that do not exist. Empty if all do.
+pub fn describe_absent_roles(api: &RequestHandler, user: &RequestUser, namespace: &str) -> String {
+    let mut bindings = list_bindings(api, user, None);
+    if !namespace.is_empty() {
+        bindings.extend(list_bindings(api, user, Some(namespace)));
+    }
+    let absent = bindings.iter().filter_map(|(binding, _)| {
+        let role = &binding.value["roleRef"];
+        let place = binding.value["metadata"]["namespace"]
+            .as_str()
+            .unwrap_or_default();
+        if find_rules(api, role, place).is_some() {
+            return None;
+        }
+        let kind = role["kind"].as_str().unwrap_or_default().to_lowercase();
+        let name = role["name"].as_str().unwrap_or_default();
+        Some(format!("{kind}.{RBAC_GROUP} {name:?} not found"))
+    });
+    let absent: Vec<String> = absent.collect();
+    match absent.as_slice() {
+        [] => String::new(),
+        [one] => format!("RBAC: {one}"),
+        several => format!("RBAC: [{}]", several.join(", ")),
+    }
+}
+
+/// Returns the rules that a user has in a namespace.
+pub fn list_user_rules(api: &RequestHandler, user: &RequestUser, namespace: &str) -> Vec<Value> {
+    let bound = [None, Some(namespace)]
+        .into_iter()
+        .flat_map(|namespace| list_bound_rules(api, user, namespace));
+    bound.map(|bound| bound.rule).collect()
+}
+
+/// Returns the rules of a role; `None` if there is no such role.
+pub fn find_rules(api: &RequestHandler, role: &Value, namespace: &str) -> Option<Vec<Value>> {
     let (plural, namespace) = match role["kind"].as_str() {
         Some("Role") => ("roles", namespace),
         _ => ("clusterroles", ""),
     };
     let key = StoredKey::new(namespace, role["name"].as_str().unwrap_or_default());
-    let role = api.storage.get(&GroupResource::new(RBAC_GROUP, plural), &key);
-    let rules = role.and_then(|role| role.value["rules"].as_array().cloned());
-    rules.unwrap_or_default()
+    let role = api.storage.get(&GroupResource::new(RBAC_GROUP, plural), &key)?;
+    Some(role.value["rules"].as_array().cloned().unwrap_or_default())
 }
 
 /// Fails with 403 Forbidden and Kubernetes' message if no role allows the access.
@@ -429,11 +448,15 @@ pub fn check_access(
     } else {
         format!("in the namespace {namespace:?}")
     };
+    let absent = match describe_absent_roles(api, user, namespace) {
+        absent if absent.is_empty() => absent,
+        absent => format!(": {absent}"),
+    };
     Err(StatusError::new(
         403,
         "Forbidden",
         format!(
-            "{subject} is forbidden: User {:?} cannot {verb} resource {resource:?} in API group {group:?} {place}",
+            "{subject} is forbidden: User {:?} cannot {verb} resource {resource:?} in API group {group:?} {place}{absent}",
             user.name
         ),
     ))
@@ -498,7 +521,8 @@ mod tests {
             let role = api.storage.get(&resource, &StoredKey::new("", name));
             role.map_or(0, |role| role.value["rules"].as_array().map_or(0, Vec::len))
         };
-        assert_eq!(default_cluster_roles().len(), 9);
+        let (roles, bindings) = default_roles();
+        assert_eq!((roles.len(), bindings.len()), (10, 4));
         assert_eq!(rules("cluster-admin"), 2);
         assert!(rules("view") > 5, "{}", rules("view"));
         let counts = ["view", "edit", "admin"].map(rules);

@@ -82,9 +82,13 @@ pub fn answer_review(
                 _ => RequestUser::from_review(&spec),
             };
             match find_grant(api, &user, &spec) {
-                Some(reason) if reason.is_empty() => json!({"allowed": true}),
-                Some(reason) => json!({"allowed": true, "reason": reason}),
-                None => json!({"allowed": false}),
+                Some(reason) => describe_decision(true, reason),
+                None => {
+                    let namespace = spec["resourceAttributes"]["namespace"]
+                        .as_str()
+                        .unwrap_or_default();
+                    describe_decision(false, rbac::describe_absent_roles(api, &user, namespace))
+                }
             }
         }
     };
@@ -186,6 +190,14 @@ fn own_fields(value: &Value) -> Option<Value> {
         fields.insert(format!("f:{name}"), inner);
     }
     (!fields.is_empty()).then_some(Value::Object(fields))
+}
+
+fn describe_decision(allowed: bool, reason: String) -> Value {
+    let mut status = json!({"allowed": allowed});
+    if !reason.is_empty() {
+        status["reason"] = reason.into();
+    }
+    status
 }
 
 fn find_grant(api: &RequestHandler, user: &RequestUser, spec: &Value) -> Option<String> {

@@ -95,7 +95,26 @@ fn generate_request(rng: &mut Rng) -> Step {
     let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a-§id"}});
     let review = |attributes: Value| json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": attributes}});
     let reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
-    let mut request = match rng.u32(0..10) {
+    let mut request = match rng.u32(0..12) {
+        10 => {
+            let subject = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "other-§id"});
+            let (kind, name) = rng.choose(&[("Role", "r-§id"), ("ClusterRole", "view"), ("ClusterRole", "edit"), ("ClusterRole", "absent")]);
+            let binding = json!({
+                "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": "own-§id"},
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name}, "subjects": [subject],
+            });
+            RequestStep::post(format!("{RBAC}/namespaces/§namespace/rolebindings"), binding)
+        }
+        11 => RequestStep::post(
+            reviews,
+            rng.choose(&[
+                json!({"spec": {}}),
+                json!({"spec": {"nonResourceAttributes": {"path": "/metrics", "verb": "get"}}}),
+                json!({"spec": {"nonResourceAttributes": {"path": "/openapi", "verb": "get"}}}),
+                json!({"metadata": {"name": "a"}, "spec": {"resourceAttributes": {"verb": "get"}}}),
+                review(json!({"verb": "create", "group": "authorization.k8s.io", "resource": "selfsubjectaccessreviews"})),
+            ]),
+        ),
         0 => RequestStep::get(path),
         1 => RequestStep::get(CONFIG_MAPS),
         2 => RequestStep::post(CONFIG_MAPS, object),
