@@ -123,7 +123,7 @@ impl PluginCall {
     /// cache once that is recorded. What an object only reads it does not need for its cleanup.
     ///
     /// # Errors
-    /// `not-found` if the Upstream or Cluster is being deleted: no object begins to use it any more. Otherwise the error of the
+    /// `not-found` if the Upstream or Cluster is deleted or being deleted: no object begins to use it any more. Otherwise the error of the
     /// API server; a host that may not patch Upstreams, Clusters or Secrets works without their protection.
     pub(super) async fn record_use(
         &mut self,
@@ -153,7 +153,8 @@ impl PluginCall {
         // Once more after the claim: whoever releases it looks at its deletion before it looks for claims.
         let (stored, facts) = self.collect_facts(&services, used);
         let Some(stored) = stored else {
-            return Ok(());
+            // It was deleted after the call had found it: what is made there now would never be cleaned up.
+            return Err(Error::NotFound(format!("{} does not exist", used.key)));
         };
         match decide_use(usage, facts) {
             UseDecision::Ignore => return Ok(()),
