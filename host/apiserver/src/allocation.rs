@@ -31,18 +31,26 @@ pub fn allocate_fields(kind: &ServedKind, object: &mut Value, allocated: &Atomic
         }
         ("", "Pod") => complete_pod(object),
         ("batch", "Job") => complete_job(object),
-        ("apps", "DaemonSet") => mark_template(object),
         _ => {}
     }
 }
 
-/// Sets the annotation of a DaemonSet with the generation of its template.
-pub fn mark_template(object: &mut Value) {
-    let generation = object["metadata"]["generation"].as_i64().unwrap_or(1);
-    let annotations = &mut object["metadata"]["annotations"];
-    if annotations[TEMPLATE_GENERATION].is_null() {
-        annotations[TEMPLATE_GENERATION] = generation.to_string().into();
-    }
+/// Sets the annotation of a DaemonSet with the generation of its template, which counts changes of the template only.
+pub fn mark_template(object: &mut Value, old: Option<&Value>) {
+    let known = |object: &Value| {
+        object["metadata"]["annotations"][TEMPLATE_GENERATION]
+            .as_str()?
+            .parse::<i64>()
+            .ok()
+    };
+    let generation = match old {
+        None => known(object).unwrap_or(1),
+        Some(old) => {
+            let is_changed = old["spec"]["template"] != object["spec"]["template"];
+            known(old).unwrap_or(1) + i64::from(is_changed)
+        }
+    };
+    object["metadata"]["annotations"][TEMPLATE_GENERATION] = generation.to_string().into();
 }
 
 /// Returns a pod as it is with what admission sets, which an update need not repeat.

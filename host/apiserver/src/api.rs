@@ -664,11 +664,16 @@ impl RequestHandler {
         let completed = is_pod.then(|| allocation::complete_pod_copy(candidate));
         let compared = completed.as_ref().unwrap_or(candidate);
         let counted = |object| iter_generation_fields(object, context.version.status);
-        // Of a Deployment the annotations count, too.
-        let counts_annotations = context.kind.kind == "Deployment" && !context.kind.custom;
-        let is_annotated =
-            counts_annotations && shown["metadata"]["annotations"] != candidate["metadata"]["annotations"];
-        if context.kind.generations && (is_annotated || !counted(shown).eq(counted(compared))) {
+        // Metadata counts, too, where the strategy of the kind compares it.
+        let counted_metadata: &[&str] = match context.kind.kind.as_str() {
+            "Deployment" if !context.kind.custom => &["annotations"],
+            "EndpointSlice" if !context.kind.custom => &["annotations", "labels", "ownerReferences"],
+            _ => &[],
+        };
+        let mut counted_metadata = counted_metadata.iter();
+        let is_marked =
+            counted_metadata.any(|field| shown["metadata"][field] != candidate["metadata"][field]);
+        if context.kind.generations && (is_marked || !counted(shown).eq(counted(compared))) {
             candidate["metadata"]["generation"] =
                 (shown["metadata"]["generation"].as_i64().unwrap_or_default() + 1).into();
         }

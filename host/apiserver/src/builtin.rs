@@ -180,7 +180,7 @@ impl Builtin {
             custom: false,
             terminating: false,
             generation: 0,
-            conditional_update: self.plural == "leases",
+            conditional_update: matches!(self.plural, "leases" | "poddisruptionbudgets"),
             generations: self.generations,
             storage_version: self.version.into(),
             versions: vec![ServedVersion {
@@ -223,7 +223,7 @@ pub fn prepare_object(kind: &ServedKind, old: Option<&Value>, object: &mut Value
                 }
             }
         }
-        ("apps", "DaemonSet") if old.is_none() => allocation::mark_template(object),
+        ("apps", "DaemonSet") => allocation::mark_template(object, old),
         (EXTENSIONS_GROUP, "CustomResourceDefinition") => {
             crd::fill_names(object);
             crd::set_status(object, old);

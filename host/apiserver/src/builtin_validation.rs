@@ -1,15 +1,20 @@
 //! Validation of objects of built-in kinds: the rules that authors break most often. The real server has more of them.
 
-use std::net::IpAddr;
+use std::cmp::Ordering;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ostler_schema::FieldError;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::builtin::EXTENSIONS_GROUP;
 use crate::crd_validation;
 use crate::kind::ServedKind;
+use crate::metadata::validate_label_selector;
+use crate::names::{SUBDOMAIN_RULE, is_dns_subdomain};
+use crate::network_validation;
+use crate::pod_validation::{CONFIG_KEY_RULE, is_config_key, validate_pod_spec};
+use crate::quantity::compare_quantities;
 use crate::rbac::RBAC_GROUP;
 
 /// Maximum bytes of the data of a ConfigMap or a Secret.
@@ -23,12 +28,14 @@ pub fn validate_object(kind: &ServedKind, object: &Value, old: Option<&Value>) -
         (RBAC_GROUP, "RoleBinding" | "ClusterRoleBinding") => validate_role_reference(kind, object, old),
         ("", "Secret" | "ConfigMap") => validate_data(kind, object, old),
         ("", "Pod") => validate_pod_spec(&object["spec"], "spec"),
-        ("", "Service") => validate_service(object),
+        ("", "Service") => network_validation::validate_service(object),
         ("", "PersistentVolumeClaim") => validate_claim(object),
-        ("apps", _) => validate_workload(object),
+        ("apps", _) => validate_workload(&kind.kind, object, old.is_none()),
         ("batch", "Job") => validate_job(object),
-        ("discovery.k8s.io", "EndpointSlice") => validate_endpoints(object),
-        ("networking.k8s.io", "NetworkPolicy") => validate_network_policy(object),
+        ("discovery.k8s.io", "EndpointSlice") => network_validation::validate_endpoints(object),
+        ("networking.k8s.io", "NetworkPolicy") => network_validation::validate_network_policy(object),
+        ("networking.k8s.io", "Ingress") => network_validation::validate_ingress(object),
+        ("policy", "PodDisruptionBudget") => validate_disruption_budget(object),
         (EXTENSIONS_GROUP, "CustomResourceDefinition") => crd_validation::validate_definition(object, old),
         _ => Vec::new(),
     });
@@ -113,12 +120,83 @@ fn validate_role_reference(kind: &ServedKind, binding: &Value, old: Option<&Valu
     if old.is_some_and(|old| old["roleRef"] != *role) {
         errors.push(FieldError::invalid("roleRef", role, "cannot change roleRef"));
     }
+    for (index, subject) in binding["subjects"].as_array().into_iter().flatten().enumerate() {
+        check_subject(
+            subject,
+            kind.namespaced,
+            &format!("subjects[{index}]"),
+            &mut errors,
+        );
+    }
     errors
 }
 
-fn is_config_key(name: &str) -> bool {
-    let is_valid = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    !name.is_empty() && name.len() <= 253 && name.chars().all(is_valid) && !matches!(name, "." | "..")
+fn check_subject(subject: &Value, is_namespaced: bool, at: &str, errors: &mut Vec<FieldError>) {
+    let text = |field: &str| subject[field].as_str().unwrap_or_default();
+    if text("name").is_empty() {
+        errors.push(FieldError::required(&format!("{at}.name"), ""));
+    }
+    let group = match text("kind") {
+        "ServiceAccount" => {
+            if !text("name").is_empty() && !is_dns_subdomain(text("name")) {
+                let field = format!("{at}.name");
+                errors.push(FieldError::invalid(&field, &subject["name"], SUBDOMAIN_RULE));
+            }
+            if !is_namespaced && text("namespace").is_empty() {
+                errors.push(FieldError::required(&format!("{at}.namespace"), ""));
+            }
+            ""
+        }
+        "User" | "Group" => RBAC_GROUP,
+        kind => {
+            let supported = ["ServiceAccount", "User", "Group"].map(Value::from);
+            let field = format!("{at}.kind");
+            return errors.push(FieldError::unsupported(&field, &kind.into(), &supported));
+        }
+    };
+    if text("apiGroup") != group {
+        let field = format!("{at}.apiGroup");
+        errors.push(FieldError::unsupported(
+            &field,
+            &text("apiGroup").into(),
+            &[group.into()],
+        ));
+    }
+}
+
+fn validate_disruption_budget(object: &Value) -> Vec<FieldError> {
+    let spec = &object["spec"];
+    let mut errors = Vec::new();
+    if !spec["minAvailable"].is_null() && !spec["maxUnavailable"].is_null() {
+        let rule = "minAvailable and maxUnavailable cannot be both set";
+        errors.push(FieldError::invalid("spec", spec, rule));
+    }
+    for field in ["minAvailable", "maxUnavailable"] {
+        check_count_or_percentage(&spec[field], &format!("spec.{field}"), &mut errors);
+    }
+    errors.extend(validate_label_selector(&spec["selector"], "spec.selector"));
+    errors
+}
+
+/// Checks a number that is not negative, or a percentage of at most 100.
+fn check_count_or_percentage(value: &Value, field: &str, errors: &mut Vec<FieldError>) {
+    let rule = match value {
+        Value::String(text) => {
+            let percentage = text
+                .strip_suffix('%')
+                .filter(|digits| digits.bytes().all(|b| b.is_ascii_digit()));
+            match percentage.map(str::parse::<u64>) {
+                Some(Ok(percentage)) if percentage <= 100 => return,
+                Some(Ok(_)) => "must not be greater than 100%",
+                _ => {
+                    "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')"
+                }
+            }
+        }
+        value if value.as_i64().is_some_and(|count| count < 0) => "must be greater than or equal to 0",
+        _ => return,
+    };
+    errors.push(FieldError::invalid(field, value, rule));
 }
 
 /// Returns the keys that the data of a Secret of a type must have.
@@ -140,8 +218,7 @@ fn validate_data(kind: &ServedKind, object: &Value, old: Option<&Value>) -> Vec<
         for (name, value) in object[field].as_object().into_iter().flatten() {
             let at = format!("{field}[{name}]");
             if !is_config_key(name) {
-                let rule = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')";
-                errors.push(FieldError::invalid(&at, &name.as_str().into(), rule));
+                errors.push(FieldError::invalid(&at, &name.as_str().into(), CONFIG_KEY_RULE));
             }
             let text = value.as_str().unwrap_or_default();
             let is_encoded = is_secret || field == "binaryData";
@@ -157,8 +234,20 @@ fn validate_data(kind: &ServedKind, object: &Value, old: Option<&Value>) -> Vec<
     }
     if is_secret {
         for key in required_keys(object["type"].as_str().unwrap_or_default()) {
-            if object["data"].get(key).is_none() {
-                errors.push(FieldError::required(&format!("data[{key}]"), ""));
+            let at = format!("data[{key}]");
+            match object["data"]
+                .get(key)
+                .map(|value| STANDARD.decode(value.as_str().unwrap_or_default()))
+            {
+                None => errors.push(FieldError::required(&at, "")),
+                // The configuration of registries is read by every node.
+                Some(Ok(bytes)) if key.starts_with(".docker") => {
+                    if let Err(error) = serde_json::from_slice::<Value>(&bytes) {
+                        let hidden = "<secret contents redacted>".into();
+                        errors.push(FieldError::invalid(&at, &hidden, error));
+                    }
+                }
+                Some(_) => {}
             }
         }
         if old.is_some_and(|old| old["type"] != object["type"]) {
@@ -174,47 +263,32 @@ fn validate_data(kind: &ServedKind, object: &Value, old: Option<&Value>) -> Vec<
     errors
 }
 
-fn validate_pod_spec(spec: &Value, path: &str) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    if is_empty(&spec["containers"]) {
-        errors.push(FieldError::required(&format!("{path}.containers"), ""));
-    }
-    for field in ["containers", "initContainers"] {
-        for (index, container) in spec[field].as_array().into_iter().flatten().enumerate() {
-            for required in ["name", "image"] {
-                if is_blank(&container[required]) {
-                    let field = format!("{path}.{field}[{index}].{required}");
-                    errors.push(FieldError::required(&field, ""));
-                }
-            }
-        }
-    }
-    for (index, volume) in spec["volumes"].as_array().into_iter().flatten().enumerate() {
-        if is_blank(&volume["name"]) {
-            errors.push(FieldError::required(&format!("{path}.volumes[{index}].name"), ""));
-        }
-    }
-    errors
-}
-
 /// Validates a workload: the pods it makes, and that it selects them.
-fn validate_workload(object: &Value) -> Vec<FieldError> {
+fn validate_workload(kind: &str, object: &Value, is_new: bool) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let spec = &object["spec"];
     let selector = &spec["selector"];
     let is_unset =
         |value: &Value| value.is_null() || value.as_object().is_some_and(|fields| fields.is_empty());
     let template = &spec["template"];
+    errors.extend(validate_label_selector(selector, "spec.selector"));
+    let has_valid_selector = errors.is_empty();
     if selector.is_null() {
         errors.push(FieldError::required("spec.selector", ""));
     } else if is_unset(&selector["matchLabels"]) && is_empty(&selector["matchExpressions"]) {
-        let rule = "empty selector is invalid for deployment";
+        let rule = format!("empty selector is invalid for {}", kind.to_lowercase());
         errors.push(FieldError::invalid("spec.selector", selector, rule));
     }
     let labels = &template["metadata"]["labels"];
     let mut wanted = selector["matchLabels"].as_object().into_iter().flatten();
-    // A selector that is missing selects nothing.
-    if selector.is_null() || wanted.any(|(key, value)| labels.get(key) != Some(value)) {
+    if !has_valid_selector {
+        errors.push(FieldError::invalid(
+            "spec.selector",
+            selector,
+            "invalid label selector",
+        ));
+    } else if selector.is_null() || wanted.any(|(key, value)| labels.get(key) != Some(value)) {
+        // A selector that is missing selects nothing.
         let rule = "`selector` does not match template `labels`";
         errors.push(FieldError::invalid("spec.template.metadata.labels", labels, rule));
     }
@@ -227,49 +301,44 @@ fn validate_workload(object: &Value) -> Vec<FieldError> {
         let rule = "may not be specified when strategy `type` is 'Recreate'";
         errors.push(FieldError::forbidden("spec.strategy.rollingUpdate", rule));
     }
-    errors.extend(validate_pod_spec(&template["spec"], "spec.template.spec"));
-    errors
-}
-
-fn validate_service(object: &Value) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    let spec = &object["spec"];
-    let ports = spec["ports"].as_array().map(Vec::as_slice).unwrap_or_default();
-    if ports.is_empty() && spec["clusterIP"] != "None" && spec["type"] != "ExternalName" {
-        errors.push(FieldError::required("spec.ports", ""));
-    }
-    let mut names = Vec::new();
-    for (index, port) in ports.iter().enumerate() {
-        let field = format!("spec.ports[{index}]");
-        let name = &port["name"];
-        if is_blank(name) && ports.len() > 1 {
-            errors.push(FieldError::required(&format!("{field}.name"), ""));
-        } else if !is_blank(name) && names.contains(&name) {
-            errors.push(FieldError::duplicate(&format!("{field}.name"), name));
+    let mut pod = template["spec"].clone();
+    for (index, claim) in spec["volumeClaimTemplates"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .enumerate()
+    {
+        // They cannot change.
+        if is_new {
+            let at = format!("spec.volumeClaimTemplates[{index}].spec");
+            errors.extend(validate_claim_spec(&claim["spec"], &at));
         }
-        names.push(name);
-        let number = port["port"].as_i64().unwrap_or_default();
-        if !(1..=i64::from(u16::MAX)).contains(&number) {
-            let rule = "must be between 1 and 65535, inclusive";
-            errors.push(FieldError::invalid(
-                &format!("{field}.port"),
-                &number.into(),
-                rule,
-            ));
+        // Its pods may mount what is claimed for them.
+        if let Some(volumes) = pod["volumes"].as_array_mut() {
+            volumes.push(json!({"name": claim["metadata"]["name"]}));
+        } else {
+            pod["volumes"] = json!([{"name": claim["metadata"]["name"]}]);
         }
     }
-    if spec["type"] == "ExternalName" && is_blank(&spec["externalName"]) {
-        errors.push(FieldError::required("spec.externalName", ""));
+    errors.extend(validate_pod_spec(&pod, "spec.template.spec"));
+    let policy = &pod["restartPolicy"];
+    if policy.as_str().is_some_and(|policy| policy != "Always") {
+        let field = "spec.template.spec.restartPolicy";
+        errors.push(FieldError::unsupported(field, policy, &["Always".into()]));
     }
     errors
 }
 
 fn validate_claim(object: &Value) -> Vec<FieldError> {
+    validate_claim_spec(&object["spec"], "spec")
+}
+
+fn validate_claim_spec(spec: &Value, path: &str) -> Vec<FieldError> {
     let mut errors = Vec::new();
-    let spec = &object["spec"];
+    let modes = format!("{path}.accessModes");
     if is_empty(&spec["accessModes"]) {
         let rule = "at least 1 access mode is required";
-        errors.push(FieldError::required("spec.accessModes", rule));
+        errors.push(FieldError::required(&modes, rule));
     }
     let supported = [
         "ReadOnlyMany",
@@ -280,63 +349,56 @@ fn validate_claim(object: &Value) -> Vec<FieldError> {
     .map(Value::from);
     for mode in spec["accessModes"].as_array().into_iter().flatten() {
         if !supported.contains(mode) {
-            errors.push(FieldError::unsupported("spec.accessModes", mode, &supported));
+            errors.push(FieldError::unsupported(&modes, mode, &supported));
         }
     }
-    if spec["resources"]["requests"]["storage"].is_null() {
-        errors.push(FieldError::required("spec.resources[storage]", ""));
+    let storage = &spec["resources"]["requests"]["storage"];
+    let field = format!("{path}.resources[storage]");
+    if storage.is_null() {
+        errors.push(FieldError::required(&field, ""));
+    } else if compare_quantities(storage.as_str().unwrap_or_default(), "0").is_none_or(Ordering::is_le) {
+        errors.push(FieldError::invalid(&field, storage, "must be greater than zero"));
     }
     errors
-}
-
-fn validate_endpoints(slice: &Value) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    let kinds = ["FQDN", "IPv4", "IPv6"].map(Value::from);
-    let kind = &slice["addressType"];
-    if is_blank(kind) {
-        errors.push(FieldError::required("addressType", ""));
-    } else if !kinds.contains(kind) {
-        errors.push(FieldError::unsupported("addressType", kind, &kinds));
-    }
-    for (index, endpoint) in slice["endpoints"].as_array().into_iter().flatten().enumerate() {
-        let field = format!("endpoints[{index}].addresses");
-        if is_empty(&endpoint["addresses"]) {
-            errors.push(FieldError::required(&field, "must contain at least 1 address"));
-        }
-        for (index, address) in endpoint["addresses"].as_array().into_iter().flatten().enumerate() {
-            let is_address = |text: &str| text.parse::<IpAddr>().is_ok();
-            if *kind != "FQDN" && !address.as_str().is_some_and(is_address) {
-                let rule = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
-                errors.push(FieldError::invalid(&format!("{field}[{index}]"), address, rule));
-            }
-        }
-    }
-    errors
-}
-
-fn validate_network_policy(policy: &Value) -> Vec<FieldError> {
-    let supported = ["Egress", "Ingress"].map(Value::from);
-    let given = policy["spec"]["policyTypes"].as_array().into_iter().flatten();
-    let unknown = given.enumerate().filter(|(_, kind)| !supported.contains(kind));
-    unknown
-        .map(|(index, kind)| FieldError::unsupported(&format!("spec.policyTypes[{index}]"), kind, &supported))
-        .collect()
 }
 
 fn validate_job(object: &Value) -> Vec<FieldError> {
     let pod = &object["spec"]["template"]["spec"];
-    let mut errors = validate_pod_spec(pod, "spec.template.spec");
-    if !matches!(pod["restartPolicy"].as_str(), Some("OnFailure" | "Never")) {
-        let rule = "valid values: \"OnFailure\", \"Never\"";
-        errors.push(FieldError::required("spec.template.spec.restartPolicy", rule));
+    let mut errors = Vec::new();
+    for field in [
+        "parallelism",
+        "completions",
+        "backoffLimit",
+        "activeDeadlineSeconds",
+        "ttlSecondsAfterFinished",
+    ] {
+        if object["spec"][field].as_i64().is_some_and(|count| count < 0) {
+            let rule = "must be greater than or equal to 0";
+            errors.push(FieldError::invalid(
+                &format!("spec.{field}"),
+                &object["spec"][field],
+                rule,
+            ));
+        }
+    }
+    errors.extend(validate_pod_spec(pod, "spec.template.spec"));
+    let field = "spec.template.spec.restartPolicy";
+    match pod["restartPolicy"].as_str() {
+        Some("OnFailure" | "Never") => {}
+        None | Some("" | "Always") => {
+            let rule = "valid values: \"OnFailure\", \"Never\"";
+            errors.push(FieldError::required(field, rule));
+        }
+        Some(_) => {
+            let supported = ["OnFailure", "Never"].map(Value::from);
+            errors.push(FieldError::unsupported(field, &pod["restartPolicy"], &supported));
+        }
     }
     errors
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use serde_json::json;
-
     use super::*;
 
     pub(crate) fn failing_fields(errors: Vec<FieldError>) -> Vec<String> {
@@ -348,14 +410,14 @@ pub(crate) mod tests {
         let pod = json!({"containers": [{"name": "a"}]});
         let object = json!({"spec": {"selector": {"matchLabels": {"app": "a"}}, "template": {"metadata": {"labels": {"app": "b"}}, "spec": pod}}});
         assert_eq!(
-            failing_fields(validate_workload(&object)),
+            failing_fields(validate_workload("Deployment", &object, true)),
             [
                 "spec.template.metadata.labels",
                 "spec.template.spec.containers[0].image"
             ]
         );
         assert_eq!(
-            failing_fields(validate_workload(&json!({"spec": {}}))),
+            failing_fields(validate_workload("Deployment", &json!({"spec": {}}), true)),
             [
                 "spec.selector",
                 "spec.template.metadata.labels",

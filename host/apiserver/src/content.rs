@@ -8,7 +8,7 @@ use crate::builtin_defaults::apply_dependent_defaults;
 use crate::metadata::unify_metadata;
 use crate::object::metadata_text;
 use crate::protobuf;
-use crate::quantity::unify_quantities;
+use crate::quantity::{find_invalid_quantity, unify_quantities};
 use crate::status::StatusError;
 
 /// 400: a changed object must name itself.
@@ -254,7 +254,9 @@ impl RequestHandler {
         let decoded = if context.kind.custom {
             find_metadata_mismatch(context, object)
         } else {
-            context.version.schema.find_type_mismatch(object)
+            let schema = &context.version.schema;
+            let invalid = || find_invalid_quantity(schema, object).map(str::to_owned);
+            schema.find_type_mismatch(object).or_else(invalid)
         };
         if let Some(mismatch) = decoded {
             return Err(StatusError::bad_request(format!(

@@ -21,8 +21,15 @@ pub fn fill_names(object: &mut Value) {
     let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) else {
         return;
     };
-    spec.entry("conversion")
+    let conversion = spec
+        .entry("conversion")
         .or_insert_with(|| json!({"strategy": "None"}));
+    if let Some(service) = conversion.pointer_mut("/webhook/clientConfig/service")
+        && service.is_object()
+        && service["port"].is_null()
+    {
+        service["port"] = 443.into();
+    }
     if let Some(names) = spec.get_mut("names").and_then(Value::as_object_mut) {
         names
             .entry("singular")

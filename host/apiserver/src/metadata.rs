@@ -103,6 +103,63 @@ fn validate_labels(labels: &Value, path: &str, errors: &mut Vec<FieldError>) {
     }
 }
 
+/// Validates a label selector at a path; one that is missing is valid.
+pub fn validate_label_selector(selector: &Value, path: &str) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    validate_labels(
+        &selector["matchLabels"],
+        &format!("{path}.matchLabels"),
+        &mut errors,
+    );
+    let requirements = selector["matchExpressions"].as_array().into_iter().flatten();
+    for (index, requirement) in requirements.enumerate() {
+        let at = format!("{path}.matchExpressions[{index}]");
+        let values = requirement["values"]
+            .as_array()
+            .map(Vec::as_slice)
+            .unwrap_or_default();
+        match requirement["operator"].as_str().unwrap_or_default() {
+            "In" | "NotIn" if values.is_empty() => {
+                let why = "must be specified when `operator` is 'In' or 'NotIn'";
+                errors.push(FieldError::required(&format!("{at}.values"), why));
+            }
+            "Exists" | "DoesNotExist" if !values.is_empty() => {
+                let why = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
+                errors.push(FieldError::forbidden(&format!("{at}.values"), why));
+            }
+            "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
+            operator => {
+                let field = format!("{at}.operator");
+                errors.push(FieldError::invalid(
+                    &field,
+                    &operator.into(),
+                    "not a valid selector operator",
+                ));
+            }
+        }
+        if !requirement["key"].as_str().is_some_and(is_qualified_name) {
+            errors.push(FieldError::invalid(
+                &format!("{at}.key"),
+                &requirement["key"],
+                QUALIFIED_NAME_RULE,
+            ));
+        }
+        for (index, value) in values.iter().enumerate() {
+            if !value
+                .as_str()
+                .is_some_and(|text| text.is_empty() || is_label_value(text))
+            {
+                errors.push(FieldError::invalid(
+                    &format!("{at}.values[{index}]"),
+                    value,
+                    LABEL_VALUE_RULE,
+                ));
+            }
+        }
+    }
+    errors
+}
+
 fn validate_annotations(annotations: &Value, path: &str, errors: &mut Vec<FieldError>) {
     let mut size = 0;
     for (key, value) in annotations.as_object().into_iter().flatten() {

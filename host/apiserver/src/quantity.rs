@@ -1,5 +1,7 @@
 //! Quantities of resources (`500m`, `1Gi`) in the form in which the API server writes them.
 
+use std::cmp::Ordering;
+
 use ostler_schema::Schema;
 use serde_json::Value;
 
@@ -19,24 +21,25 @@ const DECIMAL_SUFFIXES: [(&str, u32); 10] = [
 /// Binary suffixes, smallest first: each is 1024 times the one before.
 const BINARY_SUFFIXES: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 
+fn is_quantity(schema: &Schema) -> bool {
+    let has = |kind: &str| {
+        schema
+            .one_of
+            .iter()
+            .any(|part| part.kind.as_deref() == Some(kind))
+    };
+    schema.kind.is_none() && has("string") && has("number")
+}
+
 /// Brings the quantities of an object into their form. A text that is none stays as it is.
 pub fn unify_quantities(schema: &Schema, value: &mut Value) {
-    let is_quantity = schema.kind.is_none()
-        && schema
-            .one_of
-            .iter()
-            .any(|part| part.kind.as_deref() == Some("string"))
-        && schema
-            .one_of
-            .iter()
-            .any(|part| part.kind.as_deref() == Some("number"));
     match value {
-        Value::String(text) if is_quantity => {
+        Value::String(text) if is_quantity(schema) => {
             if let Some(unified) = format_quantity(text) {
                 *text = unified;
             }
         }
-        Value::Number(number) if is_quantity => {
+        Value::Number(number) if is_quantity(schema) => {
             let text = number.to_string();
             *value = format_quantity(&text).unwrap_or(text).into();
         }
@@ -56,6 +59,67 @@ pub fn unify_quantities(schema: &Schema, value: &mut Value) {
         }
         _ => {}
     }
+}
+
+/// Returns what is wrong with the first text of an object that should be a quantity and is none.
+pub fn find_invalid_quantity(schema: &Schema, value: &Value) -> Option<&'static str> {
+    match value {
+        Value::String(text) if is_quantity(schema) => match parse_quantity(text) {
+            Some(_) => None,
+            None if text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '.' | '-' | '+')) => {
+                Some("unable to parse quantity's suffix")
+            }
+            None => Some(
+                "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'",
+            ),
+        },
+        Value::Object(fields) => {
+            let mut fields = fields.iter();
+            fields.find_map(|(name, value)| find_invalid_quantity(schema.field(name)?, value))
+        }
+        Value::Array(items) => {
+            let item_schema = schema.items.as_deref()?;
+            items
+                .iter()
+                .find_map(|item| find_invalid_quantity(item_schema, item))
+        }
+        _ => None,
+    }
+}
+
+/// Compares two quantities; `None` if one of the texts is none.
+pub fn compare_quantities(one: &str, other: &str) -> Option<Ordering> {
+    Some(parse_quantity(one)?.cmp(&parse_quantity(other)?))
+}
+
+/// Parses a quantity as billionths.
+fn parse_quantity(text: &str) -> Option<i128> {
+    let split = text
+        .find(|c: char| !c.is_ascii_digit() && !matches!(c, '.' | '-' | '+'))
+        .unwrap_or(text.len());
+    let (number, suffix) = text.split_at(split);
+    let (digits, places) = parse_number(number)?;
+    let (numerator, power) = match BINARY_SUFFIXES.iter().skip(1).position(|known| *known == suffix) {
+        Some(index) => (1024_i128.checked_pow(u32::try_from(index + 1).ok()?)?, 9),
+        None => match suffix
+            .strip_prefix(['e', 'E'])
+            .filter(|exponent| !exponent.is_empty())
+        {
+            Some(exponent) => (1, exponent.parse::<i32>().ok()?.checked_add(9)?),
+            None => {
+                let (_, power) = DECIMAL_SUFFIXES.iter().find(|(known, _)| *known == suffix)?;
+                (1, i32::try_from(*power).ok()?)
+            }
+        },
+    };
+    let power = power - i32::try_from(places).ok()?;
+    let factor = 10_i128.checked_pow(power.unsigned_abs())?;
+    let value = digits.saturating_mul(numerator);
+    Some(if power < 0 {
+        value / factor
+    } else {
+        value.saturating_mul(factor)
+    })
 }
 
 /// Formats a quantity with the largest suffix that needs no fraction; `None` for a text that is none, or that has an exponent.
@@ -131,5 +195,20 @@ mod tests {
         }
         assert_eq!(format_quantity("1e3"), None);
         assert_eq!(format_quantity("many"), None);
+    }
+
+    #[test]
+    fn quantities_are_compared_across_suffixes() {
+        for (one, other, order) in [
+            ("1", "1000m", Some(Ordering::Equal)),
+            ("1Gi", "1G", Some(Ordering::Greater)),
+            ("1e3", "1k", Some(Ordering::Equal)),
+            ("-1", "0", Some(Ordering::Less)),
+            ("9223372036854775807", "1", Some(Ordering::Greater)),
+            ("10ms", "1", None),
+            ("many", "1", None),
+        ] {
+            assert_eq!(compare_quantities(one, other), order, "{one} {other}");
+        }
     }
 }

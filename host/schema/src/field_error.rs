@@ -47,6 +47,11 @@ impl FieldError {
         Self::new(field, "FieldValueNotSupported", message)
     }
 
+    /// `Not found: …`.
+    pub fn not_found(field: &str, value: &Value) -> Self {
+        Self::new(field, "FieldValueNotFound", format!("Not found: {value}"))
+    }
+
     /// `Duplicate value: …`.
     pub fn duplicate(field: &str, value: &Value) -> Self {
         Self::new(field, "FieldValueDuplicate", format!("Duplicate value: {value}"))
