@@ -12,6 +12,7 @@ mod components;
 mod conform;
 mod control_plane;
 mod debian;
+mod definitions;
 mod demo;
 mod deny;
 #[cfg(test)]

@@ -20,8 +20,8 @@ use ostler_test_placement::Placement;
 pub use self::environment::{KUBECONFIG_VARIABLE, SECOND_KUBECONFIG_VARIABLE};
 use self::{
     environment::{
-        ARGO_CD_VARIABLE, BROWSER_VARIABLE, COMPONENTS_VARIABLE, HELM_VARIABLE, HOST_VARIABLE,
-        KUSTOMIZE_VARIABLE, NODE_KUBECONFIG_VARIABLE, NODE_REGISTRY_VARIABLE, Variables,
+        ARGO_CD_VARIABLE, BROWSER_VARIABLE, COMPONENTS_VARIABLE, DEFINITIONS_VARIABLE, HELM_VARIABLE,
+        HOST_VARIABLE, KUSTOMIZE_VARIABLE, NODE_KUBECONFIG_VARIABLE, NODE_REGISTRY_VARIABLE, Variables,
     },
     report::{Results, SuiteReport, TestOutput},
     selection::{TestSelection, Tier},
@@ -31,7 +31,7 @@ use crate::{
     cargo::{self, Lints, TestExecutable},
     chromium,
     control_plane::{self, ControlPlane},
-    helm,
+    definitions, helm,
     image::{self, Profile},
     namespaces::NodeUnsupported,
     paths,
@@ -180,6 +180,10 @@ impl Suite<'_> {
         if tier == Tier::Argocd {
             // Not for the other tiers, which have the simulator.
             self.variables.insert(ARGO_CD_VARIABLE, argocd::build_programs()?);
+        }
+        if tier == Tier::Real {
+            self.variables
+                .insert(DEFINITIONS_VARIABLE, definitions::download_definitions()?.into());
         }
         // Set by a person who has started one by `cargo xtask control-plane`.
         if std::env::var_os(KUBECONFIG_VARIABLE).is_some() {

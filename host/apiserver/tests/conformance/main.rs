@@ -11,6 +11,7 @@ mod lifecycle;
 mod lists;
 mod objects;
 mod openapi;
+mod public_definitions;
 mod schemas;
 mod target;
 
@@ -48,6 +49,14 @@ mod schemas_of_built_in_kinds_are_those_of_the_real_server {
     #[ignore = "needs the real control plane: cargo xtask test real"]
     async fn real_default() {
         crate::openapi::schemas_of_built_in_kinds_are_those_of_the_real_server(&crate::target::real()).await;
+    }
+}
+
+mod public_definitions_are_answered_alike {
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    #[ignore = "needs the real control plane: cargo xtask test real"]
+    async fn real_default() {
+        crate::public_definitions::public_definitions_are_answered_alike(&crate::target::real()).await;
     }
 }
 

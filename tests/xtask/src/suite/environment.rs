@@ -20,6 +20,8 @@ use crate::{
 pub const KUBECONFIG_VARIABLE: &str = "OSTLER_TEST_KUBECONFIG";
 /// Environment variable of the kubeconfig of its second API server, which is another cluster.
 pub const SECOND_KUBECONFIG_VARIABLE: &str = "OSTLER_TEST_SECOND_KUBECONFIG";
+/// Environment variable of the folders with definitions that others publish.
+pub const DEFINITIONS_VARIABLE: &str = "OSTLER_TEST_DEFINITIONS";
 /// Environment variable of the kubeconfig of a cluster with a node.
 pub const NODE_KUBECONFIG_VARIABLE: &str = "OSTLER_TEST_NODE_KUBECONFIG";
 /// Environment variable of the address of that node's registry.

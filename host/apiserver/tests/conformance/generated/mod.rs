@@ -27,6 +27,7 @@ use futures::StreamExt as _;
 use reqwest::Method;
 use serde_json::{Value, json};
 
+pub use self::compare::{SeenIdentities, describe_difference, normalize_answer};
 use self::definition::{DEFINITIONS, build_definition};
 use self::report::ConformanceReport;
 use self::run::{Block, ServerPair, run_steps};
@@ -41,7 +42,7 @@ const CONCURRENT_BLOCKS: usize = 6;
 /// Number of sequences of a run in the suite.
 const SUITE_SEQUENCES: u64 = 300;
 /// Families of a run in the suite, by name: those whose answers are alike. The others have differences that are still to be mended.
-const SUITE_FAMILIES: &str = "definitions,custom,lists";
+const SUITE_FAMILIES: &str = "definitions,custom,lists,rights";
 /// Timeout until both servers serve the kind of a block.
 const SERVED_TIMEOUT: Duration = Duration::from_secs(60);
 
