@@ -177,7 +177,7 @@ well_known! {
         PLUGIN_TRAPPED = "PluginTrapped", "Ready=False";
         /// The host has had no memory or instance left for several attempts in a row. The next one comes with a backoff.
         HOST_EXHAUSTED = "HostExhausted", "Ready=False";
-        /// The status that the component returned is not a JSON object, or exceeds a limit.
+        /// The status that the component returned is not a JSON object, has a condition that Kubernetes does not allow, or exceeds a limit.
         INVALID_STATUS = "InvalidStatus", "Ready=False";
         /// The fields of the object are nested too deeply to be read. It is neither reconciled nor cleaned up.
         NESTED_TOO_DEEPLY = "NestedTooDeeply", "Ready=False, DeletionBlocked=True";

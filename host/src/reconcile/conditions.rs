@@ -15,6 +15,9 @@ use crate::{
 /// The API server's limit for the message of a condition.
 const MAX_MESSAGE_BYTES: usize = 32_768;
 
+/// The API server's limit for the type of a condition.
+const MAX_TYPE_BYTES: usize = 316;
+
 /// Status fields that the host writes. Those of a component are ignored.
 const HOST_FIELDS: [&str; 2] = ["conditions", "observedGeneration"];
 
@@ -39,6 +42,28 @@ pub fn condition(kind: &str, status: bool, reason: &str, message: &str) -> Condi
         reason: reason.into(),
         message: message.into(),
     }
+}
+
+/// Checks the type of a condition, a name with or without a domain before it, as `metav1.Condition` does. The text is not repeated:
+/// what is no name may be anything.
+pub fn check_condition_type(text: &str) -> Result<(), String> {
+    let is_end = |c: char| c.is_ascii_alphanumeric();
+    let is_part = |c: char| is_end(c) || matches!(c, '-' | '_' | '.');
+    let is_name =
+        |text: &str| text.starts_with(is_end) && text.ends_with(is_end) && text.chars().all(is_part);
+    let (domain, name) = match text.split_once('/') {
+        Some((domain, name)) => (Some(domain), name),
+        None => (None, text),
+    };
+    let is_domain =
+        |domain: &str| is_name(domain) && !domain.contains(|c: char| c.is_ascii_uppercase() || c == '_');
+    if text.len() <= MAX_TYPE_BYTES && is_name(name) && domain.is_none_or(is_domain) {
+        return Ok(());
+    }
+    Err(
+        "the type of a condition is not one that Kubernetes allows: use CamelCase, such as WorkerReady"
+            .into(),
+    )
 }
 
 /// The status after an outcome: exactly its conditions, and Ready=True unless it sets Ready. What is stalled is never Ready
@@ -290,6 +315,24 @@ mod tests {
     fn find<'a>(status: &'a Value, kind: &str) -> &'a Value {
         let list = status["conditions"].as_array().expect("conditions");
         list.iter().find(|c| c["type"] == kind).unwrap_or(&Value::Null)
+    }
+
+    #[test]
+    fn types_are_those_of_metav1_condition() {
+        for (text, is_type) in [
+            ("Ready", true),
+            ("a.example/Worker-Ready", true),
+            ("Quota_Exceeded", true),
+            ("503", true),
+            ("not a type", false),
+            ("A.Example/Ready", false),
+            ("a/b/C", false),
+            ("Ready-", false),
+            ("", false),
+        ] {
+            assert_eq!(check_condition_type(text).is_ok(), is_type, "{text}");
+        }
+        assert!(check_condition_type(&"a".repeat(317)).is_err());
     }
 
     #[test]

@@ -279,6 +279,11 @@ impl ReconcileRun<'_> {
             warn!(object = %key, plugin = &**plugin.name(), error = failure.message, "status has a reserved condition");
             return GuestResult::Failure(failure);
         }
+        if let Err(why) = check_types(&answer) {
+            let failure = invalid_status(&why);
+            warn!(object = %key, plugin = &**plugin.name(), error = failure.message, "status has an invalid condition");
+            return GuestResult::Failure(failure);
+        }
         let limits = &plugin.policy.limits;
         let Some((limit, found)) = find_excess(&answer, limits) else {
             return answer;
@@ -307,6 +312,16 @@ fn find_reserved_condition(answer: &GuestResult) -> Option<&str> {
     };
     let mut kinds = conditions.iter().map(|c| &*c.type_);
     kinds.find(|kind| reserved.contains(kind))
+}
+
+/// Checks the types of a result's conditions. Other reasons than Kubernetes allows are replaced when the status is made.
+fn check_types(answer: &GuestResult) -> Result<(), String> {
+    let conditions = match answer {
+        GuestResult::Outcome(outcome) => &outcome.conditions,
+        GuestResult::Failure(failure) => &failure.conditions,
+    };
+    let mut types = conditions.iter().map(|condition| &*condition.type_);
+    types.try_for_each(conditions::check_condition_type)
 }
 
 /// The limit that a result exceeds, and the value of it.

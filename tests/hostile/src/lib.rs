@@ -64,6 +64,10 @@ impl Reconciler for Misbehaviour {
             "recurse" => drop(recurse(u64::MAX)),
             // Invalid, because a status must be an object.
             "nonsense" => return Ok(Outcome::await_change().status(&"nonsense")),
+            "mistype" => {
+                let condition = Condition::new_true("not a type", "Mistyped", "");
+                return Ok(Outcome::await_change().with(condition));
+            }
             "call" => while ctx.now() > 0 {},
             "chatter" => (0..100_000).for_each(|i| ctx.info(&i.to_string())),
             "announce" => (0..40).for_each(|i| ctx.event("News", &format!("number {i}"))),

@@ -157,6 +157,11 @@ async fn malformed_status_is_refused(mut lab: Lab) {
 }
 
 #[scenario(hostile)]
+async fn condition_without_a_valid_type_is_refused(mut lab: Lab) {
+    expect_isolated_failure(&mut lab, "mistype", "InvalidStatus", "use CamelCase").await;
+}
+
+#[scenario(hostile)]
 async fn excess_host_calls_and_log_lines_are_dropped(mut lab: Lab) {
     lab.settings.limits.host_calls = 100;
     lab.install(&["hostile/hostile"]);
