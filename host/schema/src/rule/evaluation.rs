@@ -1,13 +1,18 @@
 //! CEL rules of a schema (`x-kubernetes-validations`), compiled once.
 
-use kube_cel::{CompiledSchema, RootContext, ValidationError, ValidationErrors, Validator};
+use kube_cel::{CompiledSchema, ErrorKind, RootContext, ValidationError, ValidationErrors, Validator};
 use serde_json::Value;
 
+use super::rules;
 use crate::FieldError;
 
 /// The compiled CEL rules of a schema.
 #[derive(Debug)]
-pub struct Rules(CompiledSchema);
+pub struct Rules {
+    compiled: CompiledSchema,
+    /// Expressions of rules with the path at which they report a violation.
+    reported_paths: Vec<(String, String)>,
+}
 
 /// Identity of the validated kind: rules may refer to `apiVersion` and `kind`.
 #[derive(Debug, Clone)]
@@ -27,7 +32,14 @@ impl Rules {
         declared
             .to_string()
             .contains("x-kubernetes-validations")
-            .then(|| Self(kube_cel::compile_schema(declared)))
+            .then(|| {
+                let mut reported_paths = Vec::new();
+                collect_reported_paths(declared, &mut reported_paths);
+                Self {
+                    compiled: kube_cel::compile_schema(declared),
+                    reported_paths,
+                }
+            })
     }
 
     /// Evaluates the rules on a value that is valid by the schema. Transition rules compare it with `old`.
@@ -37,23 +49,52 @@ impl Rules {
             api_group: meta.group,
             kind: meta.kind,
         };
-        let result = Validator::new().validate_compiled_with_context(&self.0, value, old, Some(&context));
+        let result =
+            Validator::new().validate_compiled_with_context(&self.compiled, value, old, Some(&context));
         let errors = result.err().map(ValidationErrors::into_vec).unwrap_or_default();
-        errors.iter().map(|error| convert_error(error, value)).collect()
+        errors
+            .iter()
+            .map(|error| convert_error(error, self.find_path(error), value))
+            .collect()
+    }
+
+    /// Returns the path at which an error is reported. A rule that could not be evaluated is reported at the value itself, not
+    /// at the path for its violations.
+    fn find_path<'a>(&self, error: &'a ValidationError) -> &'a str {
+        if error.kind == ErrorKind::ValidationFailure {
+            return &error.field_path;
+        }
+        let of_rule = self.reported_paths.iter().filter(|(rule, _)| *rule == error.rule);
+        let mut values = of_rule.filter_map(|(_, path)| error.field_path.strip_suffix(path.as_str()));
+        values.next().unwrap_or(&error.field_path).trim_end_matches('.')
     }
 }
 
-fn convert_error(error: &ValidationError, root: &Value) -> FieldError {
+/// Collects the expressions of the rules below a schema that report their violations at another path.
+fn collect_reported_paths(declared: &Value, paths: &mut Vec<(String, String)>) {
+    match declared {
+        Value::Object(fields) => {
+            for rule in rules(declared) {
+                if let (Some(expression), Some(path)) = (rule["rule"].as_str(), rule["fieldPath"].as_str()) {
+                    paths.push((expression.to_owned(), path.to_owned()));
+                }
+            }
+            fields
+                .values()
+                .for_each(|field| collect_reported_paths(field, paths));
+        }
+        Value::Array(items) => items.iter().for_each(|item| collect_reported_paths(item, paths)),
+        _ => {}
+    }
+}
+
+fn convert_error(error: &ValidationError, path: &str, root: &Value) -> FieldError {
     // The API server prints the path of the root this way.
-    let field = if error.field_path.is_empty() {
-        "<nil>"
-    } else {
-        &error.field_path
-    };
+    let field = if path.is_empty() { "<nil>" } else { path };
     match error.reason.as_deref() {
         Some("FieldValueForbidden") => FieldError::forbidden(field, &error.message),
         Some("FieldValueRequired") => FieldError::required(field, &error.message),
-        Some("FieldValueDuplicate") => FieldError::duplicate(field, find_value(root, &error.field_path)),
+        Some("FieldValueDuplicate") => FieldError::duplicate(field, find_value(root, path)),
         _ => FieldError::new(
             field,
             "FieldValueInvalid",
@@ -115,6 +156,24 @@ mod tests {
                 ("spec: Forbidden: no x".to_owned(), "FieldValueForbidden"),
             ]
         );
+    }
+
+    #[test]
+    fn rule_that_cannot_be_evaluated_is_reported_at_its_value() {
+        let declared = json!({"type": "object", "properties": {"spec": {
+            "type": "object",
+            "properties": {"a": {"type": "string"}, "b": {"type": "string"}},
+            "x-kubernetes-validations": [{"rule": "self.a.startsWith('x')", "fieldPath": ".b", "reason": "FieldValueForbidden"}],
+        }}});
+        let rules = Rules::compile(&declared).expect("the schema has rules");
+        for (spec, field, reason) in [
+            (json!({}), "spec", "FieldValueInvalid"),
+            (json!({"a": "y"}), "spec.b", "FieldValueForbidden"),
+        ] {
+            let errors = rules.validate(&json!({"spec": spec}), None, type_meta());
+            let errors: Vec<(&str, &str)> = errors.iter().map(|e| (&*e.field, e.reason)).collect();
+            assert_eq!(errors, [(field, reason)]);
+        }
     }
 
     #[test]
