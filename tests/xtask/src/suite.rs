@@ -237,19 +237,22 @@ impl Suite<'_> {
         for _ in 0..self.options.repeat {
             print_status(&format!("── {title} ──"));
             let began = Instant::now();
-            for (executable, tests) in &selected {
-                let (alone, others): (Vec<_>, Vec<_>) = tests
-                    .iter()
-                    .map(String::as_str)
-                    .partition(|test| Placement::parse(test).is_some_and(|place| place.alone));
-                let threads = match tiers {
-                    // A real Argo CD has 300 MB, and each test has one of its own.
-                    [Tier::Argocd] => Some("--test-threads=1"),
-                    [Tier::Pure] => None,
-                    _ => Some(SCENARIO_THREADS),
-                };
-                self.run_tests(executable, &others, threads)?;
-                self.run_tests(executable, &alone, Some("--test-threads=1"))?;
+            let is_alone = |test: &str| Placement::parse(test).is_some_and(|place| place.alone);
+            let threads = match tiers {
+                // A real Argo CD has 300 MB, and each test has one of its own.
+                [Tier::Argocd] => Some("--test-threads=1"),
+                [Tier::Pure] => None,
+                _ => Some(SCENARIO_THREADS),
+            };
+            // What runs alone comes last, for it may leave a server busy.
+            for (alone, threads) in [(false, threads), (true, Some("--test-threads=1"))] {
+                for (executable, tests) in &selected {
+                    let tests = tests
+                        .iter()
+                        .map(String::as_str)
+                        .filter(|test| is_alone(test) == alone);
+                    self.run_tests(executable, &tests.collect::<Vec<_>>(), threads)?;
+                }
             }
             if tiers == [Tier::Pure] && self.selection.is_unfiltered() {
                 self.run_documentation_tests()?;
