@@ -25,7 +25,10 @@ async fn assert_converged(lab: &Lab) {
     );
     if lab.concourse.is_simulated("logins and saves are counted") {
         assert_eq!(pipeline.saves, 1);
-        assert_eq!(lab.concourse.counters().logins, 1, "one login for all objects");
+        // On a shared cluster the hosts of other tests check this Upstream, too: those of the tutorials see all namespaces.
+        if lab.embedded.is_some() {
+            assert_eq!(lab.concourse.counters().logins, 1, "one login for all objects");
+        }
     }
 }
 
@@ -114,7 +117,13 @@ async fn unchanged_chain_writes_nothing(mut lab: Lab) {
         return;
     }
     let counters = lab.concourse.counters();
-    assert_eq!((counters.writes, counters.logins), (0, 0), "writes to Concourse");
+    assert_eq!(counters.writes, 0, "writes to Concourse");
+    // Hosts of other tests may check the Upstream on a shared cluster.
+    assert!(
+        lab.embedded.is_none() || counters.logins == 0,
+        "{} logins",
+        counters.logins
+    );
     let requests = lab.concourse.requests();
     let reads = requests
         .iter()
