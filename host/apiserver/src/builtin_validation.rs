@@ -8,6 +8,7 @@ use ostler_schema::FieldError;
 use serde_json::{Value, json};
 
 use crate::builtin::EXTENSIONS_GROUP;
+use crate::checks::check_not_negative;
 use crate::crd_validation;
 use crate::kind::ServedKind;
 use crate::metadata::validate_label_selector;
@@ -193,8 +194,7 @@ fn check_count_or_percentage(value: &Value, field: &str, errors: &mut Vec<FieldE
                 }
             }
         }
-        value if value.as_i64().is_some_and(|count| count < 0) => "must be greater than or equal to 0",
-        _ => return,
+        value => return errors.extend(check_not_negative(value, field)),
     };
     errors.push(FieldError::invalid(field, value, rule));
 }
@@ -292,10 +292,7 @@ fn validate_workload(kind: &str, object: &Value, is_new: bool) -> Vec<FieldError
         let rule = "`selector` does not match template `labels`";
         errors.push(FieldError::invalid("spec.template.metadata.labels", labels, rule));
     }
-    if spec["replicas"].as_i64().is_some_and(|count| count < 0) {
-        let rule = "must be greater than or equal to 0";
-        errors.push(FieldError::invalid("spec.replicas", &spec["replicas"], rule));
-    }
+    errors.extend(check_not_negative(&spec["replicas"], "spec.replicas"));
     let strategy = &spec["strategy"];
     if strategy["type"] == "Recreate" && !strategy["rollingUpdate"].is_null() {
         let rule = "may not be specified when strategy `type` is 'Recreate'";
@@ -372,14 +369,10 @@ fn validate_job(object: &Value) -> Vec<FieldError> {
         "activeDeadlineSeconds",
         "ttlSecondsAfterFinished",
     ] {
-        if object["spec"][field].as_i64().is_some_and(|count| count < 0) {
-            let rule = "must be greater than or equal to 0";
-            errors.push(FieldError::invalid(
-                &format!("spec.{field}"),
-                &object["spec"][field],
-                rule,
-            ));
-        }
+        errors.extend(check_not_negative(
+            &object["spec"][field],
+            &format!("spec.{field}"),
+        ));
     }
     errors.extend(validate_pod_spec(pod, "spec.template.spec"));
     let field = "spec.template.spec.restartPolicy";

@@ -6,6 +6,7 @@
 use serde_json::{Value, json};
 
 use crate::api::{Edit, FieldValidation, RequestHandler, WriteParameters};
+use crate::conditions::{condition, with_times};
 use crate::metadata::SIMULATE_ANNOTATION;
 use crate::object::current_time;
 use crate::request::PatchKind;
@@ -208,38 +209,6 @@ fn report_job(object: &Value, behavior: Behavior) -> Option<Value> {
             "uncountedTerminatedPods": {},
         }),
     })
-}
-
-fn condition(kind: &str, is_true: bool, reason: &str, message: &str) -> Value {
-    let status = if is_true { "True" } else { "False" };
-    json!({ "type": kind, "status": status, "reason": reason, "message": message })
-}
-
-/// Returns the conditions with the times of their last transition, and those of other types that the object has.
-fn with_times(object: &Value, conditions: &[Value]) -> Value {
-    let known = object["status"]["conditions"].as_array();
-    let known = || known.into_iter().flatten();
-    let mut all: Vec<Value> = known()
-        .filter(|k| conditions.iter().all(|new| new["type"] != k["type"]))
-        .cloned()
-        .collect();
-    for new in conditions {
-        let same = known().find(|k| k["type"] == new["type"] && k["status"] == new["status"]);
-        let mut timed = new.clone();
-        for time in ["lastTransitionTime", "lastUpdateTime", "lastProbeTime"] {
-            // Conditions of Deployments and Jobs have two times, of different names.
-            let is_of_kind = match time {
-                "lastUpdateTime" => object["kind"] == "Deployment",
-                "lastProbeTime" => object["kind"] == "Job",
-                _ => true,
-            };
-            if is_of_kind {
-                timed[time] = same.map_or_else(|| current_time().into(), |k| k[time].clone());
-            }
-        }
-        all.push(timed);
-    }
-    all.into()
 }
 
 fn write_status(api: &RequestHandler, resource: &GroupResource, key: &StoredKey, status: Value) {

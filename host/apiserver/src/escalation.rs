@@ -9,9 +9,6 @@ use crate::kind::ServedKind;
 use crate::rbac::{self, AccessRequest, RBAC_GROUP, RequestUser};
 use crate::status::{ErrorSubject, StatusError};
 
-/// The lists of a rule whose combinations are granted.
-const RESOURCE_LISTS: [&str; 3] = ["apiGroups", "resources", "resourceNames"];
-
 /// Checks that a user may write a role or binding. `old` is the stored object.
 ///
 /// # Errors
@@ -154,32 +151,18 @@ fn split_rule(rule: &Value) -> Vec<Value> {
 
 /// Returns true if a rule grants a verb of a part.
 fn covers(rule: &Value, part: &Value, verb: &str) -> bool {
-    let has = |field: &str, wanted: &str| {
-        texts(rule, field)
-            .into_iter()
-            .any(|item| item == wanted || item == "*")
-    };
-    if !has("verbs", verb) {
-        return false;
+    let only = |field: &str| texts(part, field).first().copied().unwrap_or_default().to_owned();
+    if part["nonResourceURLs"].is_array() {
+        return rbac::covers_path(rule, verb, &only("nonResourceURLs"));
     }
-    if let [path] = texts(part, "nonResourceURLs").as_slice() {
-        let is_covered = |pattern: &str| match pattern.strip_suffix('*') {
-            Some(prefix) => path.starts_with(prefix),
-            None => *path == pattern,
-        };
-        return texts(rule, "nonResourceURLs").into_iter().any(is_covered);
-    }
-    let [groups, resources, names] = RESOURCE_LISTS.map(|field| texts(part, field));
-    let held_names = texts(rule, "resourceNames");
-    let covers_resource = |resource: &str| {
-        let any_of_sub = resource.split_once('/').map(|(_, sub)| format!("*/{sub}"));
-        has("resources", resource)
-            || any_of_sub.is_some_and(|any| texts(rule, "resources").contains(&any.as_str()))
+    let access = AccessRequest {
+        verb: verb.into(),
+        group: only("apiGroups"),
+        resource: only("resources"),
+        namespace: String::new(),
+        name: only("resourceNames"),
     };
-    groups.iter().all(|group| has("apiGroups", group))
-        && resources.iter().all(|resource| covers_resource(resource))
-        && (held_names.is_empty()
-            || (!names.is_empty() && names.iter().all(|name| held_names.contains(name))))
+    access.is_covered_by(rule)
 }
 
 /// Formats a part of a rule as the message of a cluster does.

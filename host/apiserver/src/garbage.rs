@@ -1,15 +1,15 @@
 //! Garbage collection: dependents of deleted owners, contents of namespaces, objects of definitions.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::mpsc;
 
 use crate::allocation::CLAIM_FINALIZER;
 use crate::api::RequestHandler;
 use crate::apply::{FieldWriter, track_update};
 use crate::builtin::{CRD_PLURAL, EXTENSIONS_GROUP};
+use crate::conditions::{describe_remaining, with_times};
 use crate::controllers::{self, CONTROLLER_MANAGER};
 use crate::crd;
 use crate::deletion::DeleteOptions;
@@ -312,8 +312,7 @@ fn empty_namespace(api: &RequestHandler, resource: &GroupResource, key: &StoredK
     let remaining = api.storage.list_namespace(&key.name);
     if !remaining.is_empty() {
         return write_as_controller(api, resource, key, "status", |namespace| {
-            let conditions = describe_remaining(&remaining);
-            set_conditions(&mut namespace["status"], conditions);
+            namespace["status"]["conditions"] = with_times(namespace, &describe_remaining(&remaining));
         });
     }
     api.adjust_object(resource, key, |namespace| {
@@ -321,89 +320,4 @@ fn empty_namespace(api: &RequestHandler, resource: &GroupResource, key: &StoredK
             finalizers.retain(|one| one != "kubernetes");
         }
     });
-}
-
-/// Returns the conditions of a namespace in deletion that still has contents: type, status, reason and message.
-fn describe_remaining(
-    remaining: &[(GroupResource, Arc<StoredObject>)],
-) -> [(&'static str, bool, &'static str, String); 5] {
-    let mut resources: BTreeMap<String, usize> = BTreeMap::new();
-    let mut finalizers: BTreeMap<&str, usize> = BTreeMap::new();
-    for (resource, object) in remaining {
-        *resources
-            .entry(format!("{}.{}", resource.plural, resource.group))
-            .or_default() += 1;
-        let names = object.value["metadata"]["finalizers"]
-            .as_array()
-            .into_iter()
-            .flatten();
-        for name in names.filter_map(Value::as_str) {
-            *finalizers.entry(name).or_default() += 1;
-        }
-    }
-    let resources = resources
-        .iter()
-        .map(|(name, count)| format!("{name} has {count} resource instances"));
-    let names = finalizers
-        .iter()
-        .map(|(name, count)| format!("{name} in {count} resource instances"));
-    let (resources, names): (Vec<_>, Vec<_>) = (resources.collect(), names.collect());
-    let holds = !names.is_empty();
-    [
-        (
-            "NamespaceDeletionDiscoveryFailure",
-            false,
-            "ResourcesDiscovered",
-            "All resources successfully discovered".to_owned(),
-        ),
-        (
-            "NamespaceDeletionGroupVersionParsingFailure",
-            false,
-            "ParsedGroupVersions",
-            "All legacy kube types successfully parsed".to_owned(),
-        ),
-        (
-            "NamespaceDeletionContentFailure",
-            false,
-            "ContentDeleted",
-            "All content successfully deleted, may be waiting on finalization".to_owned(),
-        ),
-        (
-            "NamespaceContentRemaining",
-            true,
-            "SomeResourcesRemain",
-            format!("Some resources are remaining: {}", resources.join(", ")),
-        ),
-        (
-            "NamespaceFinalizersRemaining",
-            holds,
-            if holds {
-                "SomeFinalizersRemain"
-            } else {
-                "ContentHasNoFinalizers"
-            },
-            if holds {
-                format!(
-                    "Some content in the namespace has finalizers remaining: {}",
-                    names.join(", ")
-                )
-            } else {
-                "All content-preserving finalizers finished".to_owned()
-            },
-        ),
-    ]
-}
-
-/// Sets conditions, and keeps the time of those whose status stays.
-fn set_conditions(status: &mut Value, conditions: [(&'static str, bool, &'static str, String); 5]) {
-    let before = status["conditions"].take();
-    let now = current_time();
-    let conditions = conditions.into_iter().map(|(name, holds, reason, message)| {
-        let holds = if holds { "True" } else { "False" };
-        let mut known = before.as_array().into_iter().flatten();
-        let known = known.find(|known| known["type"] == name && known["status"] == holds);
-        let since = known.map_or_else(|| now.clone().into(), |known| known["lastTransitionTime"].clone());
-        json!({"type": name, "status": holds, "lastTransitionTime": since, "reason": reason, "message": message})
-    });
-    status["conditions"] = conditions.collect();
 }

@@ -113,48 +113,65 @@ pub fn validate_label_selector(selector: &Value, path: &str) -> Vec<FieldError> 
     );
     let requirements = selector["matchExpressions"].as_array().into_iter().flatten();
     for (index, requirement) in requirements.enumerate() {
-        let at = format!("{path}.matchExpressions[{index}]");
-        let values = requirement["values"]
-            .as_array()
-            .map(Vec::as_slice)
-            .unwrap_or_default();
-        match requirement["operator"].as_str().unwrap_or_default() {
-            "In" | "NotIn" if values.is_empty() => {
-                let why = "must be specified when `operator` is 'In' or 'NotIn'";
-                errors.push(FieldError::required(&format!("{at}.values"), why));
-            }
-            "Exists" | "DoesNotExist" if !values.is_empty() => {
-                let why = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
-                errors.push(FieldError::forbidden(&format!("{at}.values"), why));
-            }
-            "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
-            operator => {
-                let field = format!("{at}.operator");
-                errors.push(FieldError::invalid(
-                    &field,
-                    &operator.into(),
-                    "not a valid selector operator",
-                ));
+        errors.extend(check_requirement(
+            requirement,
+            &format!("{path}.matchExpressions[{index}]"),
+            &[],
+        ));
+    }
+    errors
+}
+
+/// Checks a requirement of a selector. `comparisons` are its operators that take one value, which labels do not have.
+pub fn check_requirement(requirement: &Value, at: &str, comparisons: &[&str]) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let values = requirement["values"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    let field = format!("{at}.values");
+    match requirement["operator"].as_str().unwrap_or_default() {
+        "In" | "NotIn" if values.is_empty() => {
+            let why = "must be specified when `operator` is 'In' or 'NotIn'";
+            errors.push(FieldError::required(&field, why));
+        }
+        "Exists" | "DoesNotExist" if !values.is_empty() => {
+            let why = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
+            errors.push(FieldError::forbidden(&field, why));
+        }
+        "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
+        operator if comparisons.contains(&operator) => {
+            if values.len() != 1 {
+                let why = "must be specified single value when `operator` is 'Lt' or 'Gt'";
+                errors.push(FieldError::required(&field, why));
             }
         }
-        if !requirement["key"].as_str().is_some_and(is_qualified_name) {
+        operator => {
+            let field = format!("{at}.operator");
             errors.push(FieldError::invalid(
-                &format!("{at}.key"),
-                &requirement["key"],
-                QUALIFIED_NAME_RULE,
+                &field,
+                &operator.into(),
+                "not a valid selector operator",
             ));
         }
-        for (index, value) in values.iter().enumerate() {
-            if !value
-                .as_str()
-                .is_some_and(|text| text.is_empty() || is_label_value(text))
-            {
-                errors.push(FieldError::invalid(
-                    &format!("{at}.values[{index}]"),
-                    value,
-                    LABEL_VALUE_RULE,
-                ));
-            }
+    }
+    if !requirement["key"].as_str().is_some_and(is_qualified_name) {
+        errors.push(FieldError::invalid(
+            &format!("{at}.key"),
+            &requirement["key"],
+            QUALIFIED_NAME_RULE,
+        ));
+    }
+    for (index, value) in values.iter().enumerate() {
+        if !value
+            .as_str()
+            .is_some_and(|text| text.is_empty() || is_label_value(text))
+        {
+            errors.push(FieldError::invalid(
+                &format!("{field}[{index}]"),
+                value,
+                LABEL_VALUE_RULE,
+            ));
         }
     }
     errors

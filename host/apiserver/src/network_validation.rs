@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use ostler_schema::FieldError;
 use serde_json::Value;
 
+use crate::checks::{check_port, check_port_number, check_supported, text};
 use crate::metadata::validate_label_selector;
 use crate::names::{LABEL_RULE, SUBDOMAIN_RULE, is_dns_label, is_dns_subdomain};
-use crate::pod_validation::{check_port, check_port_number};
 
 /// Rule for an address.
 const ADDRESS_RULE: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
@@ -20,15 +20,6 @@ const INVALID_PATH_ENDS: [&str; 2] = ["/..", "/."];
 
 fn items<'a>(value: &'a Value, field: &str) -> impl Iterator<Item = (usize, &'a Value)> {
     value[field].as_array().into_iter().flatten().enumerate()
-}
-
-fn text<'a>(value: &'a Value, field: &str) -> &'a str {
-    value[field].as_str().unwrap_or_default()
-}
-
-fn check_supported<const N: usize>(value: &Value, field: &str, supported: [&str; N]) -> Option<FieldError> {
-    let is_known = value.is_null() || supported.iter().any(|one| value == one);
-    (!is_known).then(|| FieldError::unsupported(field, value, &supported.map(Value::from)))
 }
 
 /// Validates a Service.

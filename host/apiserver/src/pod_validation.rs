@@ -5,14 +5,14 @@ use std::collections::HashSet;
 use ostler_schema::FieldError;
 use serde_json::Value;
 
+use crate::checks::{check_not_negative, check_port, check_port_number, check_supported, is_port_name, text};
+use crate::metadata::check_requirement;
 use crate::names::{
     LABEL_RULE, LABEL_VALUE_RULE, QUALIFIED_NAME_RULE, SUBDOMAIN_RULE, is_dns_label, is_dns_subdomain,
     is_label_value, is_qualified_name,
 };
 use crate::quantity::compare_quantities;
 
-/// Rule for a port.
-pub const PORT_RULE: &str = "must be between 1 and 65535, inclusive";
 /// Rule for the key of a ConfigMap or Secret.
 pub const CONFIG_KEY_RULE: &str = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')";
 /// Sources of the value of an environment variable.
@@ -28,40 +28,10 @@ const PROBE_HANDLERS: [&str; 4] = ["exec", "httpGet", "tcpSocket", "grpc"];
 /// Effects of a taint.
 const TAINT_EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
-/// Returns true for the name of a port.
-pub fn is_port_name(name: &str) -> bool {
-    let is_valid = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    (1..=15).contains(&name.len())
-        && name.chars().all(is_valid)
-        && name.contains(|c: char| c.is_ascii_lowercase())
-        && !name.contains("--")
-        && !name.starts_with('-')
-        && !name.ends_with('-')
-}
-
 /// Returns true for the key of a ConfigMap or Secret.
 pub fn is_config_key(name: &str) -> bool {
     let is_valid = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     !name.is_empty() && name.len() <= 253 && name.chars().all(is_valid) && !matches!(name, "." | "..")
-}
-
-/// Returns what is wrong with a port that is a number or a name.
-pub fn check_port(port: &Value, field: &str) -> Option<FieldError> {
-    match port {
-        Value::String(name) if is_port_name(name) => None,
-        Value::String(_) => {
-            let rule = "must contain only alphanumeric characters (a-z, 0-9), and hyphens (-)";
-            Some(FieldError::invalid(field, port, rule))
-        }
-        port => check_port_number(port, field),
-    }
-}
-
-/// Returns what is wrong with the number of a port.
-pub fn check_port_number(port: &Value, field: &str) -> Option<FieldError> {
-    let number = port.as_i64().unwrap_or_default();
-    let is_valid = (1..=i64::from(u16::MAX)).contains(&number);
-    (!is_valid).then(|| FieldError::invalid(field, &number.into(), PORT_RULE))
 }
 
 /// Validates the spec of a pod at a path.
@@ -71,16 +41,8 @@ pub fn validate_pod_spec(spec: &Value, path: &str) -> Vec<FieldError> {
     check.errors
 }
 
-fn text<'a>(value: &'a Value, field: &str) -> &'a str {
-    value[field].as_str().unwrap_or_default()
-}
-
 fn items<'a>(value: &'a Value, field: &str) -> &'a [Value] {
     value[field].as_array().map(Vec::as_slice).unwrap_or_default()
-}
-
-fn values<const N: usize>(texts: [&str; N]) -> Vec<Value> {
-    texts.map(Value::from).to_vec()
 }
 
 /// The errors found so far.
@@ -98,10 +60,7 @@ impl PodCheck {
     }
 
     fn check_supported<const N: usize>(&mut self, value: &Value, field: &str, supported: [&str; N]) {
-        if !value.is_null() && !supported.iter().any(|one| value == one) {
-            self.errors
-                .push(FieldError::unsupported(field, value, &values(supported)));
-        }
+        self.errors.extend(check_supported(value, field, supported));
     }
 
     /// Checks a name in a list, where it must be set, a DNS label and the only one.
@@ -138,18 +97,9 @@ impl PodCheck {
             &format!("{path}.dnsPolicy"),
             ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"],
         );
-        if spec["terminationGracePeriodSeconds"]
-            .as_i64()
-            .is_some_and(|seconds| seconds < 0)
-        {
-            let field = format!("{path}.terminationGracePeriodSeconds");
-            let value = &spec["terminationGracePeriodSeconds"];
-            self.errors.push(FieldError::invalid(
-                &field,
-                value,
-                "must be greater than or equal to 0",
-            ));
-        }
+        let field = format!("{path}.terminationGracePeriodSeconds");
+        self.errors
+            .extend(check_not_negative(&spec["terminationGracePeriodSeconds"], &field));
         let account = text(spec, "serviceAccountName");
         if !account.is_empty() && !is_dns_subdomain(account) {
             self.refuse(&format!("{path}.serviceAccountName"), account, SUBDOMAIN_RULE);
@@ -427,47 +377,9 @@ impl PodCheck {
         }
         for (index, term) in terms.iter().enumerate() {
             for (number, requirement) in items(term, "matchExpressions").iter().enumerate() {
-                self.check_node_requirement(
-                    requirement,
-                    &format!("{at}[{index}].matchExpressions[{number}]"),
-                );
-            }
-        }
-    }
-
-    fn check_node_requirement(&mut self, requirement: &Value, at: &str) {
-        let values = items(requirement, "values");
-        match text(requirement, "operator") {
-            "In" | "NotIn" if values.is_empty() => {
-                let why = "must be specified when `operator` is 'In' or 'NotIn'";
+                let at = format!("{at}[{index}].matchExpressions[{number}]");
                 self.errors
-                    .push(FieldError::required(&format!("{at}.values"), why));
-            }
-            "Exists" | "DoesNotExist" if !values.is_empty() => {
-                let why = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
-                self.errors
-                    .push(FieldError::forbidden(&format!("{at}.values"), why));
-            }
-            "Gt" | "Lt" if values.len() != 1 => {
-                let why = "must be specified single value when `operator` is 'Lt' or 'Gt'";
-                self.errors
-                    .push(FieldError::required(&format!("{at}.values"), why));
-            }
-            "In" | "NotIn" | "Exists" | "DoesNotExist" | "Gt" | "Lt" => {}
-            operator => self.refuse(
-                &format!("{at}.operator"),
-                operator,
-                "not a valid selector operator",
-            ),
-        }
-        let key = text(requirement, "key");
-        if !is_qualified_name(key) {
-            self.refuse(&format!("{at}.key"), key, QUALIFIED_NAME_RULE);
-        }
-        for (index, value) in values.iter().enumerate() {
-            let value = value.as_str().unwrap_or_default();
-            if !value.is_empty() && !is_label_value(value) {
-                self.refuse(&format!("{at}.values[{index}]"), value, LABEL_VALUE_RULE);
+                    .extend(check_requirement(requirement, &at, &["Gt", "Lt"]));
             }
         }
     }

@@ -236,7 +236,8 @@ impl AccessRequest {
         }
     }
 
-    fn is_covered_by(&self, rule: &Value) -> bool {
+    /// Returns true if a rule of a role allows the access.
+    pub fn is_covered_by(&self, rule: &Value) -> bool {
         let has = |field: &str, wanted: &str| {
             let mut all = rule[field].as_array().into_iter().flatten();
             all.any(|item| item == wanted || item == "*")
@@ -265,20 +266,13 @@ pub fn find_grant(api: &RequestHandler, user: &RequestUser, access: &AccessReque
     if user.is_master() {
         return Some(String::new());
     }
-    let allows = |bound: &BoundRule| access.is_covered_by(&bound.rule);
     let namespace = Some(access.namespace.as_str()).filter(|namespace| !namespace.is_empty());
-    let of_cluster = list_bound_rules(api, user, None);
-    let found = of_cluster
-        .iter()
-        .find(|bound| allows(bound))
-        .map(BoundRule::describe);
-    found.or_else(|| {
-        let of_namespace = list_bound_rules(api, user, Some(namespace?));
-        of_namespace
-            .iter()
-            .find(|bound| allows(bound))
-            .map(BoundRule::describe)
-    })
+    let of_namespace = namespace
+        .into_iter()
+        .flat_map(|namespace| list_bound_rules(api, user, Some(namespace)));
+    let mut bound = list_bound_rules(api, user, None).chain(of_namespace);
+    let found = bound.find(|bound| access.is_covered_by(&bound.rule))?;
+    Some(found.describe())
 }
 
 /// Returns why the user may send requests with this verb to a path that stands for no resource. `None` if it may not.
@@ -286,7 +280,13 @@ pub fn find_path_grant(api: &RequestHandler, user: &RequestUser, verb: &str, pat
     if user.is_master() {
         return Some(String::new());
     }
-    let has = |rule: &Value, field: &str, matches: &dyn Fn(&str) -> bool| {
+    let found = list_bound_rules(api, user, None).find(|bound| covers_path(&bound.rule, verb, path))?;
+    Some(found.describe())
+}
+
+/// Returns true if a rule allows requests with this verb to a path that stands for no resource.
+pub fn covers_path(rule: &Value, verb: &str, path: &str) -> bool {
+    let has = |field: &str, matches: &dyn Fn(&str) -> bool| {
         let mut all = rule[field].as_array().into_iter().flatten();
         all.any(|item| item.as_str().is_some_and(matches))
     };
@@ -294,14 +294,7 @@ pub fn find_path_grant(api: &RequestHandler, user: &RequestUser, verb: &str, pat
         Some(prefix) => path.starts_with(prefix),
         None => path == pattern,
     };
-    let allows = |rule: &Value| {
-        has(rule, "verbs", &|item| item == verb || item == "*") && has(rule, "nonResourceURLs", &is_path)
-    };
-    let bound = list_bound_rules(api, user, None);
-    bound
-        .iter()
-        .find(|bound| allows(&bound.rule))
-        .map(BoundRule::describe)
+    has("verbs", &|item| item == verb || item == "*") && has("nonResourceURLs", &is_path)
 }
 
 /// A rule of a role that is bound to a user.
@@ -340,19 +333,23 @@ impl BoundRule {
     }
 }
 
-/// Returns the rules of all roles that are bound to the user in a namespace, or in all of them.
-fn list_bound_rules(api: &RequestHandler, user: &RequestUser, namespace: Option<&str>) -> Vec<BoundRule> {
-    let mut rules = Vec::new();
-    for (binding, subject) in list_bindings(api, user, namespace) {
+/// Iterates over the rules of all roles that are bound to the user in a namespace, or in all of them. Roles are read when their turn
+/// comes, since a request mostly needs the first ones.
+fn list_bound_rules<'a>(
+    api: &'a RequestHandler,
+    user: &RequestUser,
+    namespace: Option<&'a str>,
+) -> impl Iterator<Item = BoundRule> + use<'a> {
+    let bindings = list_bindings(api, user, namespace).into_iter();
+    bindings.flat_map(move |(binding, subject)| {
         let role = &binding.value["roleRef"];
         let of_role = find_rules(api, role, namespace.unwrap_or_default()).unwrap_or_default();
-        rules.extend(of_role.into_iter().map(|rule| BoundRule {
+        of_role.into_iter().map(move |rule| BoundRule {
             rule,
             binding: binding.clone(),
             subject: subject.clone(),
-        }));
-    }
-    rules
+        })
+    })
 }
 
 /// Returns the bindings of the user in a namespace, or in all of them, each with the subject that is the user.

@@ -267,7 +267,7 @@ fn cost_of_library_function(
         ) => CallCost::of(text.size().cost(CHARACTER_COST)),
         ("ip.isCanonical", None, [text]) => CallCost::of(text.size().cost(2.0 * CHARACTER_COST)),
         ("containsIP" | "containsCIDR", Some(_), [part]) => {
-            // Addresses have 16 bytes at most; two of them are compared, and a third of a network is masked.
+            // Addresses have 16 bytes at most; two of them are compared, and that of a network is masked before.
             let address = SizeRange::exactly(16);
             let mut cost = address.add(address).cost(CHARACTER_COST);
             if function == "containsCIDR" {

@@ -216,17 +216,17 @@ pub(crate) fn check_rules_of_value(declared: &Value, value: &Value, path: &str) 
 }
 
 fn collect_rule_errors(declared: &Value, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
-    for rule in rules(declared) {
-        let expression = rule["rule"].as_str().unwrap_or_default();
-        let Some(typed) =
-            DeclaredValue::from_schema(declared, false).filter(|_| !expression.trim().is_empty())
-        else {
-            continue;
-        };
-        let old_is_optional = rule["optionalOldSelf"] == true;
-        if let Err(why) = check_expression(expression, &typed, old_is_optional, &RuleType::BOOL) {
-            let why = format!("rule compile error: {why}");
-            errors.push(FieldError::invalid(path, value, why));
+    let first = rules(declared).next();
+    if let Some(typed) = first.and_then(|_| DeclaredValue::from_schema(declared, false)) {
+        for rule in rules(declared) {
+            let expression = rule["rule"].as_str().unwrap_or_default();
+            let old_is_optional = rule["optionalOldSelf"] == true;
+            let checked = check_expression(expression, &typed, old_is_optional, &RuleType::BOOL);
+            if let Err(why) = checked.map_err(|why| format!("rule compile error: {why}"))
+                && !expression.trim().is_empty()
+            {
+                errors.push(FieldError::invalid(path, value, why));
+            }
         }
     }
     match value {
