@@ -78,13 +78,18 @@ impl Host {
             settings.clone(),
         );
         let controller = Arc::new(controller?);
-        let objects = Arc::new(PluginObjects::new(
-            services.clone(),
-            settings.plugin_selector.clone(),
-            settings.component_store(),
-            registry.clone(),
-        ));
-        let reloader = build_reloader(&controller, objects.clone(), network);
+        let objects = (!settings.shares_cluster).then(|| {
+            Arc::new(PluginObjects::new(
+                services.clone(),
+                settings.plugin_selector.clone(),
+                settings.component_store(),
+                registry.clone(),
+            ))
+        });
+        let mut reloader = build_reloader(&controller, network);
+        if let Some(objects) = &objects {
+            reloader = reloader.with_objects(objects.clone());
+        }
         let (tasks, plugins_loaded) = spawn_tasks(&services, &settings, reloader, objects);
         let workers = spawn_workers(&controller);
         let campaign = settings.election.clone();
@@ -217,10 +222,13 @@ fn build_dispatcher(
     memory: &MemoryBudget,
 ) -> Arc<Dispatcher> {
     let queue = Queue::new(settings.backoff);
-    let dispatcher = Dispatcher::new(queue, namespaces.clone())
-        .with_capacity(max_reconciles(memory))
-        .wake_on_recovery_only(upstream::upstream_gvk())
-        .wake_on_recovery_only(cluster::cluster_gvk());
+    let mut dispatcher = Dispatcher::new(queue, namespaces.clone()).with_capacity(max_reconciles(memory));
+    for kind in [upstream::upstream_gvk(), cluster::cluster_gvk()] {
+        dispatcher = dispatcher.wake_on_recovery_only(kind.clone());
+        if settings.shares_cluster {
+            dispatcher = dispatcher.wake_when_first_read(kind);
+        }
+    }
     Arc::new(dispatcher)
 }
 
@@ -423,7 +431,7 @@ fn build_change_handler(
 }
 
 /// Builds the reloader of plugins, which activates builds and applies changed grants.
-fn build_reloader(controller: &Controller, objects: Arc<PluginObjects>, network: NetworkPolicy) -> Reloader {
+fn build_reloader(controller: &Controller, network: NetworkPolicy) -> Reloader {
     let settings = controller.settings.clone();
     let (services, hooks) = (controller.services.clone(), controller.hooks.clone());
     let stats = controller.stats.clone();
@@ -446,7 +454,6 @@ fn build_reloader(controller: &Controller, objects: Arc<PluginObjects>, network:
     );
     let services = controller.services.clone();
     reloader
-        .with_objects(objects)
         .with_recordings(services.recordings.clone())
         .on_grants(Box::new(move |grants| {
             if network.replace_grant(settings.allowed_networks(grants)) {
@@ -465,7 +472,7 @@ fn spawn_tasks(
     services: &Arc<Services>,
     settings: &HostSettings,
     reloader: Reloader,
-    objects: Arc<PluginObjects>,
+    objects: Option<Arc<PluginObjects>>,
 ) -> (JoinSet<anyhow::Result<()>>, watch::Receiver<bool>) {
     let mut tasks = JoinSet::new();
     let (sender, plugins_loaded) = watch::channel(false);
@@ -478,9 +485,15 @@ fn spawn_tasks(
             .await
             .with_context(|| format!("the plugin directory {}", directory.display()))
     });
-    tasks.spawn(objects.run());
+    if let Some(objects) = objects {
+        tasks.spawn(objects.run());
+    }
     tasks.spawn(sweep_unneeded(services.clone(), settings.watch_linger));
     for (kind, lane) in host_kinds() {
+        // Those of an installation, which another host protects.
+        if settings.shares_cluster && lane == HostLane::RoleBindings {
+            continue;
+        }
         tasks.spawn(watch_host_kind(services.clone(), kind, lane));
     }
     (tasks, plugins_loaded)

@@ -167,6 +167,14 @@ impl ReconcileOutcome {
         }
     }
 
+    /// Awaits a change of the object, and of nothing else.
+    fn leave_unread() -> Self {
+        Self {
+            reads: Some(Vec::new()),
+            ..Self::of(Requeue::AwaitChange)
+        }
+    }
+
     fn result(&self) -> ReconcileResult {
         match self.next {
             Requeue::AwaitChange => ReconcileResult::Success,

@@ -23,6 +23,9 @@ pub struct HostSettings {
     pub plugins: PathBuf,
     /// Label selector of the `Plugin` objects that apply to this host; all without.
     pub plugin_selector: Option<LabelSelector>,
+    /// Another host serves the cluster: this one loads no `Plugin` object, protects no RoleBinding, and connects only to the Upstreams
+    /// and Clusters that its own plugins use.
+    pub shares_cluster: bool,
     /// OCI registries (`HOST:PORT`) that are reached over plain HTTP.
     pub plain_http: Vec<String>,
     /// Grants of the plugins in the plugin directory.
@@ -77,6 +80,7 @@ impl Default for HostSettings {
         Self {
             plugins: PathBuf::from("plugins"),
             plugin_selector: None,
+            shares_cluster: false,
             plain_http: Vec::new(),
             grants: Grants::default(),
             grants_file: None,

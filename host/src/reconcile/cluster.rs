@@ -52,9 +52,11 @@ impl Controller {
             let is_needed =
                 object.has_finalizer(CLUSTER_PROTECTION) && !matches!(released.next, Requeue::AwaitChange);
             // What needs it for its cleanup waits for a connection, which is made again after a restart.
-            if is_working || !is_needed {
+            if is_working || !is_needed || !self.is_checked_here(key) {
                 return Some(released);
             }
+        } else if !self.is_checked_here(key) {
+            return Some(ReconcileOutcome::leave_unread());
         }
         let was_ready = object.readiness().ready;
         let check = Box::pin(async {

@@ -9,9 +9,14 @@ use tracing::info;
 use super::{Controller, GuestResult, ReconcileOutcome};
 use crate::{
     contract::bindings::reconciler::Outcome,
-    kube::{backoff::Backoff, key::ObjectRef, object::KubeObject, scope::Projection},
+    kube::{
+        backoff::Backoff,
+        key::{ObjectRef, cluster_name},
+        object::KubeObject,
+        scope::Projection,
+    },
     schedule::{dependencies::ReadDependency, dispatcher::Cause, host_lane::HostLane, queue::Requeue},
-    upstream::HealthReport,
+    upstream::{HealthReport, upstream_gvk},
 };
 
 /// Backoff between health checks of a server that does not work.
@@ -33,6 +38,17 @@ pub(super) struct HealthCheck {
 }
 
 impl Controller {
+    /// Returns true if this host connects to an Upstream or a Cluster to check it. One that shares the cluster with another host does
+    /// not log in to what its own plugins do not use.
+    pub(super) fn is_checked_here(&self, key: &ObjectRef) -> bool {
+        if !self.settings.shares_cluster || self.services.dispatcher.has_readers(key) {
+            return true;
+        }
+        let name = cluster_name(&key.namespace, &key.name);
+        let subscriptions = self.services.upstreams.subscriptions.list();
+        key.gvk == upstream_gvk() && subscriptions.iter().any(|(key, _)| *key.upstream == *name)
+    }
+
     /// Checks an Upstream or a Cluster, and writes its status. Returns true with the outcome if it works.
     pub(super) async fn report_health(
         &self,

@@ -116,6 +116,8 @@ impl ConnectionProtection<'_> {
         }
         let record = Protection::of(object, finalizer);
         let is_adopted = record.has_former_users
+            // Another host may have users that this one does not know.
+            && !self.controller.settings.shares_cluster
             && !self.controller.registry.is_loading()
             && self
                 .find_former_users(&protected)
@@ -177,6 +179,9 @@ impl ConnectionProtection<'_> {
         let protected = Protected::parse(&key.gvk, object).ok();
         let forced = object.annotation(annotation::FORCE_DELETE) == Some("true");
         if !forced {
+            if record.has_former_users && self.controller.settings.shares_cluster {
+                return ReconcileOutcome::leave_unread();
+            }
             let wait = |interval| ReconcileOutcome::wait(controller.time_after(interval), Cause::Retry);
             if self.controller.registry.is_loading() && (record.has_former_users || key.gvk == cluster_gvk())
             {

@@ -42,6 +42,9 @@ impl Controller {
         if object.is_deleting() {
             return Some(self.protection_of(key, &object).release().await);
         }
+        if !self.is_checked_here(key) {
+            return Some(ReconcileOutcome::leave_unread());
+        }
         debug!(object = %key, "checking upstream");
         let check = Box::pin(self.check_upstream(key, &object));
         Some(

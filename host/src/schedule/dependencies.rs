@@ -292,6 +292,11 @@ impl<K: Clone + Eq + Hash> DependencyGraph<K> {
         found.into_iter().cloned().collect()
     }
 
+    /// Returns true if a dependant reads an object itself, not just a list with it.
+    pub fn has_readers(&self, key: &ObjectRef) -> bool {
+        self.objects.contains_key(key)
+    }
+
     /// The dependencies of a dependant.
     pub fn reads(&self, dependant: &K) -> impl Iterator<Item = &ReadDependency> {
         self.reads.get(dependant).into_iter().flatten()

@@ -132,6 +132,8 @@ pub struct Dispatcher {
     deadline: Notify,
     /// Kinds whose status changes wake dependants only on recovery.
     recovery_only: HashSet<Gvk>,
+    /// Kinds whose objects are queued when the first object reads them.
+    first_read: HashSet<Gvk>,
 }
 
 struct Inner {
@@ -224,6 +226,7 @@ impl Dispatcher {
             work: Notify::new(),
             deadline: Notify::new(),
             recovery_only: HashSet::new(),
+            first_read: HashSet::new(),
         }
     }
 
@@ -231,6 +234,13 @@ impl Dispatcher {
     /// again. Meant for kinds whose status the host writes itself while dependants use them.
     pub fn wake_on_recovery_only(mut self, kind: Gvk) -> Self {
         self.recovery_only.insert(kind);
+        self
+    }
+
+    /// Queues an object of this kind when the first object reads it. Meant for kinds of which the host reconciles only the
+    /// objects that have readers.
+    pub fn wake_when_first_read(mut self, kind: Gvk) -> Self {
+        self.first_read.insert(kind);
         self
     }
 
@@ -594,7 +604,22 @@ impl Dispatcher {
 
     /// Records a read before it happens, so that a change during the reconcile is not missed.
     pub fn record_read(&self, key: &ObjectRef, dependency: ReadDependency) {
-        self.inner.lock().graph.add_edge(key, dependency);
+        let now = self.now();
+        let mut inner = self.inner.lock();
+        let unread = dependency
+            .object()
+            .filter(|read| self.first_read.contains(&read.gvk) && !inner.graph.has_readers(read))
+            .cloned();
+        inner.graph.add_edge(key, dependency);
+        if let Some(read) = unread {
+            inner.enqueue(&read, Priority::Normal, Cause::StatusStale, now);
+            self.notify(inner);
+        }
+    }
+
+    /// Returns true if an object was read by the last reconcile of another.
+    pub fn has_readers(&self, key: &ObjectRef) -> bool {
+        self.inner.lock().graph.has_readers(key)
     }
 
     /// The dependencies of an object.

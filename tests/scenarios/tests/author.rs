@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kube::api::DeleteParams;
+use kube::api::{DeleteParams, Patch, PatchParams};
 use ostler::testing::key::Gvk;
 use ostler_test_harness::{Lab, process::host_binary, registry::RegistryProcess, scenario};
 use rustix::process::{Pid, Signal, kill_process};
@@ -47,15 +47,14 @@ async fn check_tutorial(lab: Lab, language: &str) {
     let cluster = tutorial::TutorialCluster::of_lab(&lab, terminal.path());
     tokio::task::block_in_place(|| tutorial::run_tutorial(&terminal, language, cluster.as_ref()));
     if cluster.is_some() {
-        let crds = lab.api(
-            &Gvk::new("apiextensions.k8s.io", "v1", "CustomResourceDefinition"),
-            "",
-        );
-        let name = format!("greetings.{}.example.dev", lab.namespace);
-        crds.delete(&name, &DeleteParams::default())
-            .await
-            .expect("deleted");
+        delete_crd(&lab, &format!("greetings.{}.example.dev", lab.namespace)).await;
     }
+}
+
+async fn delete_crd(lab: &Lab, name: &str) {
+    let kind = Gvk::new("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
+    let deleted = lab.api(&kind, "").delete(name, &DeleteParams::default()).await;
+    deleted.expect("deleted");
 }
 
 #[scenario(embedded = "it starts its own")]
@@ -282,6 +281,52 @@ fn failed_build_leaves_the_previous_one_serving() {
         second["swapMs"]
     );
     dev.interrupt();
+}
+
+#[scenario]
+async fn plugin_dev_names_the_plugins_of_the_cluster_that_reconcile_its_kinds(lab: Lab) {
+    let group = format!("{}.example.dev", lab.namespace);
+    let plugins = lab.api(&Gvk::new("ostler.dev", "v1alpha1", "Plugin"), "");
+    let name = |rival: &str| format!("{rival}-{}", lab.namespace);
+    for (rival, suspended, kind) in [
+        ("active", false, "Hello.v1beta1"),
+        ("suspended", true, "Hello.v1"),
+        ("other", false, "Bye.v1"),
+    ] {
+        lab.apply(json!({"apiVersion": "ostler.dev/v1alpha1", "kind": "Plugin",
+            "metadata": {"name": name(rival), "labels": {"lab": lab.namespace}},
+            "spec": {"source": {"file": "missing.wasm"}, "suspend": suspended}}))
+            .await;
+        let status = Patch::Merge(json!({"status": {"kinds": [format!("{kind}.{group}")]}}));
+        let written = plugins
+            .patch_status(&name(rival), &PatchParams::default(), &status)
+            .await;
+        written.expect("a status");
+    }
+    let terminal = Terminal::new("contested");
+    let kind = format!("Hello.v1.{group}");
+    terminal.ostler(&["plugin", "new", "hello", "--kind", &kind]);
+    let mut dev = terminal.start(
+        terminal
+            .command(host_binary())
+            .args(["plugin", "dev", "hello", "--output", "json", "--kubeconfig"])
+            .arg(&lab.kubeconfig),
+        "dev.log",
+    );
+    tokio::task::block_in_place(|| {
+        dev.wait_until("the rival is named", |log| {
+            !list_rows(log, "contested").is_empty()
+        });
+    });
+    let rows = list_rows(&dev.log(), "contested");
+    let remedy = format!("`kubectl ostler suspend plugin/{}`", name("active"));
+    let message = rows[0]["message"].as_str().expect("a text");
+    assert!(rows.len() == 1 && message.contains(&remedy), "{rows:?}");
+    dev.interrupt();
+    for rival in ["active", "suspended", "other"] {
+        lab.delete_plugin(&name(rival)).await;
+    }
+    delete_crd(&lab, &format!("hellos.{group}")).await;
 }
 
 /// A project whose samples need an upstream, which its folder `upstreams/` simulates.

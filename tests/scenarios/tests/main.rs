@@ -41,6 +41,7 @@ mod recordings;
 mod references;
 mod registry;
 mod secrets;
+mod shared_cluster;
 mod stack;
 mod status;
 mod steps;

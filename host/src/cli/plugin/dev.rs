@@ -22,7 +22,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use super::{
     build::build,
     crds, format_kilobytes,
-    project::Project,
+    project::{Document, Project},
     simulated_upstream::UPSTREAMS_DIR,
     stage::{PluginStage, wait_until},
 };
@@ -34,7 +34,10 @@ use crate::{
         shutdown::ShutdownSignals,
         table::{Shade, join_reason, shade_text},
     },
-    kube::{key::ObjectRef, well_known::environment},
+    kube::{
+        key::{Gvk, ObjectRef},
+        well_known::environment,
+    },
 };
 
 /// Options of the builds of saved sources.
@@ -235,8 +238,8 @@ struct Row {
 }
 
 const TABLE_HEADER: &str = "TIME      WHAT           BUILD      SWAP       SIZE  RECONCILES  ERRORS";
-/// The events after which another build serves than the newest one: red on a terminal.
-const RED_EVENTS: [&str; 4] = ["wrong", "refused", "failed", ROLLED_BACK];
+/// The events after which another build serves than the newest one, or another host reconciles the same objects: red on a terminal.
+const RED_EVENTS: [&str; 5] = ["wrong", "refused", "failed", "contested", ROLLED_BACK];
 /// The event of a build that is rolled back after it has begun to serve.
 const ROLLED_BACK: &str = "rolled back";
 
@@ -285,6 +288,14 @@ impl PluginDevCommand {
         stage.serve_upstreams(&project).await?;
         let address = self.serve_admin(&stage).await?;
         self.write_session(&stage, address)?;
+        let kinds: Vec<Gvk> = project.crds.iter().flat_map(Document::defined_kinds).collect();
+        for (plugin, kind) in stage.find_installed(&kinds).await {
+            let message = format!(
+                "the Plugin {plugin} of this cluster reconciles {}, too: suspend it meanwhile (`kubectl ostler suspend plugin/{plugin}`)",
+                kind.kind
+            );
+            self.print_row(&Row::new("contested", message));
+        }
         let working = async {
             let mut saved = Saved {
                 source: true,

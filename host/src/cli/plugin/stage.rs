@@ -263,6 +263,23 @@ impl PluginStage {
         Ok(list["items"].as_array().cloned().unwrap_or_default())
     }
 
+    /// The Plugins of a cluster that reconcile one of these kinds, in whichever version, and are not suspended. None with an API server
+    /// of its own, and where Plugins cannot be listed.
+    pub async fn find_installed(&self, kinds: &[Gvk]) -> Vec<(String, Gvk)> {
+        if self.server.is_some() {
+            return Vec::new();
+        }
+        let objects = self.list(&crate::plugin::kind()).await.unwrap_or_default();
+        let active = objects.iter().filter(|object| object["spec"]["suspend"] != true);
+        let found = active.filter_map(|object| {
+            let reconciled = object["status"]["kinds"].as_array()?.iter();
+            let mut reconciled = reconciled.filter_map(|kind| Gvk::parse(kind.as_str()?));
+            let shared = reconciled.find(|kind| kinds.iter().any(|ours| ours.is_same_kind(kind)))?;
+            Some((object["metadata"]["name"].as_str()?.to_owned(), shared))
+        });
+        found.collect()
+    }
+
     /// The preferred version of a group, for a kind.
     pub async fn discover_preferred(&self, group: &str, kind: &str) -> anyhow::Result<Gvk> {
         Ok(self.cluster.discover_preferred(group, kind).await?)
@@ -341,6 +358,8 @@ impl PluginStage {
             grants_file: Some(self.grants_file()),
             // Upstreams under development run on this machine.
             network: loopback_networks().to_vec(),
+            // A cluster's Plugins, and the Upstreams of others, are the concern of the host that is installed there.
+            shares_cluster: self.server.is_none(),
             // Digests of secrets are the same after a restart, so that no object of the cluster changes.
             own_namespace: Some(self.config.default_namespace.clone()),
             workers: WORKERS,
