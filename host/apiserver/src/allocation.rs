@@ -53,19 +53,24 @@ pub fn mark_template(object: &mut Value, old: Option<&Value>) {
     object["metadata"]["annotations"][TEMPLATE_GENERATION] = generation.to_string().into();
 }
 
-/// Returns a pod as it is with what admission sets, which an update need not repeat.
-pub fn complete_pod_copy(pod: &Value) -> Value {
-    let mut copy = pod.clone();
-    complete_pod(&mut copy);
-    copy
+/// Sets the annotation that a change of a DaemonSet omits to the zero of the field behind it, as which it counts for ownership.
+pub fn reset_template_mark(object: &mut Value) {
+    if object["metadata"]["annotations"][TEMPLATE_GENERATION].is_null() {
+        object["metadata"]["annotations"][TEMPLATE_GENERATION] = "0".into();
+    }
 }
 
-/// Adds the finalizer of a new claim, which holds it as long as a pod uses it.
-pub fn protect_claim(kind: &ServedKind, object: &mut Value) {
-    if kind.custom || kind.kind != "PersistentVolumeClaim" {
-        return;
+/// Completes a new object: a pod has its first phase, and a claim the finalizer that holds it as long as a pod uses it.
+pub fn begin_object(kind: &ServedKind, object: &mut Value) {
+    match kind.kind.as_str() {
+        _ if kind.custom => {}
+        "Pod" if object["status"]["phase"].is_null() => object["status"]["phase"] = "Pending".into(),
+        "PersistentVolumeClaim" => protect_claim(&mut object["metadata"]["finalizers"]),
+        _ => {}
     }
-    let finalizers = &mut object["metadata"]["finalizers"];
+}
+
+fn protect_claim(finalizers: &mut Value) {
     match finalizers.as_array_mut() {
         Some(list) if list.iter().any(|one| one == CLAIM_FINALIZER) => {}
         Some(list) => list.push(CLAIM_FINALIZER.into()),
@@ -88,7 +93,10 @@ fn allocate_address(spec: &mut Value, allocated: &AtomicU32) {
         fields.entry("clusterIPs").or_insert_with(|| json!([address]));
         let has_selector = fields.get("selector").is_some_and(Value::is_object);
         // Endpoints of a headless Service without a selector may be of both families.
-        let (families, policy) = if address == "None" && !has_selector {
+        let is_dual = fields
+            .get("ipFamilyPolicy")
+            .is_none_or(|policy| policy != "SingleStack");
+        let (families, policy) = if address == "None" && !has_selector && is_dual {
             (json!(["IPv4", "IPv6"]), "RequireDualStack")
         } else {
             (json!(["IPv4"]), "SingleStack")
@@ -98,12 +106,9 @@ fn allocate_address(spec: &mut Value, allocated: &AtomicU32) {
     }
 }
 
-/// Completes a pod as admission does, and gives it its first phase.
-fn complete_pod(pod: &mut Value) {
+/// Completes a pod as admission does, also one that is changed.
+pub fn complete_pod(pod: &mut Value) {
     let quality = classify_quality(&pod["spec"]);
-    if pod["status"]["phase"].is_null() {
-        pod["status"]["phase"] = "Pending".into();
-    }
     if pod["status"]["qosClass"].is_null() {
         pod["status"]["qosClass"] = quality.into();
     }

@@ -11,7 +11,7 @@ use crate::apply::{self, FieldWriter};
 use crate::builtin;
 use crate::builtin_changes;
 use crate::builtin_validation;
-use crate::content::undeterminable_name;
+use crate::content::{check_applied_base, decode_applied, undeterminable_name};
 use crate::crd;
 use crate::escalation;
 use crate::kind::{ServedKind, ServedVersion};
@@ -334,14 +334,8 @@ impl RequestHandler {
             }
             Edit::Patch(kind, body) => {
                 let mut object = patch::apply_patch(*kind, &context.version.schema, shown, body)?;
-                let is_merge = matches!(kind, PatchKind::Merge) && !context.kind.custom;
-                if is_merge && object["apiVersion"].is_null() {
-                    // Without a version nothing of the object is decoded.
-                    return Err(if context.validation == FieldValidation::Strict {
-                        StatusError::invalid_patch(&object, "strict decoding error: apiVersion is missing")
-                    } else {
-                        undeterminable_name(name)
-                    });
+                if !context.kind.custom {
+                    check_patched_type(context, *kind, name, shown, &mut object)?;
                 }
                 let warnings = self.prepare_patched(context, namespace, name, &mut object, body)?;
                 require_revision(context, name, &object)?;
@@ -349,9 +343,11 @@ impl RequestHandler {
             }
             Edit::Apply(config, force) => {
                 let config = self.check_applied_config(context, namespace, config)?;
+                check_applied_base(context, shown)?;
                 let writer = self.field_writer(context);
                 let mut object =
                     apply::apply_config(&context.version.schema, Some(shown), &config, &writer, *force)?;
+                decode_applied(context, &mut object)?;
                 self.require_identity(namespace, name, &object)?;
                 self.complete_applied(context, &mut object);
                 (object, Vec::new())
@@ -415,6 +411,7 @@ impl RequestHandler {
         }
         let writer = self.field_writer(context);
         let mut object = apply::apply_config(&context.version.schema, None, &config, &writer, true)?;
+        decode_applied(context, &mut object)?;
         self.require_identity(namespace, name, &object)?;
         self.complete_applied(context, &mut object);
         self.complete_new_object(context, &mut object)?;
@@ -434,7 +431,9 @@ impl RequestHandler {
         self.check_escalation(context, object, None)?;
         let time = current_time();
         if let Some(metadata) = object["metadata"].as_object_mut() {
-            metadata.remove("resourceVersion");
+            if !context.dry_run {
+                metadata.remove("resourceVersion");
+            }
             metadata.insert("uid".into(), new_uid().into());
             metadata.insert("creationTimestamp".into(), time.as_str().into());
             if context.kind.generations {
@@ -537,7 +536,7 @@ impl RequestHandler {
         } else {
             allocation::allocate_fields(kind, object, &self.allocated);
             self.complete_content(context, object);
-            protobuf::write_empty_lists(object);
+            protobuf::write_stored_nulls(object);
         }
     }
 
@@ -556,13 +555,16 @@ impl RequestHandler {
         mut object: Value,
     ) -> Result<Arc<StoredObject>, StatusError> {
         self.complete_stored(context, &mut object);
-        allocation::protect_claim(context.kind, &mut object);
+        allocation::begin_object(context.kind, &mut object);
         let name = key.name.clone();
         let namespace = key.namespace.clone();
         let result = if context.dry_run {
-            self.storage
-                .check_create(&context.kind.resource, &key)
-                .map(|()| Arc::new(StoredObject::preview(object, 0)))
+            self.storage.check_create(&context.kind.resource, &key).map(|()| {
+                let revision = metadata_text(&object, "resourceVersion")
+                    .parse()
+                    .unwrap_or_default();
+                Arc::new(StoredObject::preview(object, revision))
+            })
         } else {
             set_field(&mut object["metadata"], "selfLink", None);
             self.storage.create(&context.kind.resource, key, object)
@@ -633,8 +635,14 @@ impl RequestHandler {
         if let (Some(managed), Some(metadata)) = (managed, candidate["metadata"].as_object_mut()) {
             metadata.insert("managedFields".into(), managed);
         }
-        if context.subresource.is_empty() {
+        let is_completed = context.subresource.is_empty() || builtin::completes_status(context.kind);
+        if is_completed {
             builtin::prepare_object(context.kind, Some(shown), candidate);
+        }
+        // Ownership is that of what the client has sent, not of what the server completes.
+        let sent = builtin::completes_changes(context.kind).then(|| candidate.clone());
+        if is_completed {
+            builtin::complete_change(context.kind, shown, candidate);
         }
         if live.is_terminating() {
             let finalizers = |object: &Value| {
@@ -660,20 +668,18 @@ impl RequestHandler {
                 ));
             }
         }
-        let is_pod = context.kind.kind == "Pod" && !context.kind.custom;
-        let completed = is_pod.then(|| allocation::complete_pod_copy(candidate));
-        let compared = completed.as_ref().unwrap_or(candidate);
         let counted = |object| iter_generation_fields(object, context.version.status);
         // Metadata counts, too, where the strategy of the kind compares it.
         let counted_metadata: &[&str] = match context.kind.kind.as_str() {
-            "Deployment" if !context.kind.custom => &["annotations"],
-            "EndpointSlice" if !context.kind.custom => &["annotations", "labels", "ownerReferences"],
+            _ if context.kind.custom || !context.subresource.is_empty() => &[],
+            "Deployment" => &["annotations"],
+            "EndpointSlice" => &["labels"],
             _ => &[],
         };
         let mut counted_metadata = counted_metadata.iter();
         let is_marked =
             counted_metadata.any(|field| shown["metadata"][field] != candidate["metadata"][field]);
-        if context.kind.generations && (is_marked || !counted(shown).eq(counted(compared))) {
+        if context.kind.generations && (is_marked || !counted(shown).eq(counted(candidate))) {
             candidate["metadata"]["generation"] =
                 (shown["metadata"]["generation"].as_i64().unwrap_or_default() + 1).into();
         }
@@ -684,12 +690,21 @@ impl RequestHandler {
             set_field(&mut candidate["metadata"], "managedFields", None);
         } else if !matches!(edit, Edit::Apply(..)) {
             let writer = self.field_writer(context);
-            apply::track_update(&context.version.schema, Some(shown), candidate, &writer);
+            let mut sent = sent;
+            let tracked = sent.as_mut().unwrap_or(candidate);
+            apply::track_update(&context.version.schema, Some(shown), tracked, &writer);
+            if let Some(sent) = sent {
+                let managed = sent["metadata"].get("managedFields").cloned();
+                set_field(&mut candidate["metadata"], "managedFields", managed);
+            }
         }
         if live.is_terminating() && is_removable(candidate) {
             return Ok(EditResult::Removed);
         }
         candidate["metadata"]["resourceVersion"] = shown["metadata"]["resourceVersion"].clone();
+        if !context.kind.custom {
+            protobuf::write_stored_nulls(candidate);
+        }
         Ok(if equals_ignoring_times(candidate, shown) {
             EditResult::Unchanged
         } else {
@@ -704,9 +719,17 @@ impl RequestHandler {
                 .get("status")
                 .filter(|status| !status.is_null())
                 .cloned();
+            let metadata = candidate["metadata"].take();
             *candidate = shown.clone();
             set_field(candidate, "status", status);
-            return;
+            if !context.kind.writes_metadata_with_status() {
+                return;
+            }
+            candidate["metadata"] = metadata;
+            for field in builtin::metadata_outside_of_status(context.kind) {
+                let kept = shown["metadata"].get(*field).cloned();
+                set_field(&mut candidate["metadata"], field, kept);
+            }
         }
         if context.subresource == "resize" {
             let resized = std::mem::replace(candidate, shown.clone());
@@ -724,8 +747,11 @@ impl RequestHandler {
             "generation",
             "selfLink",
         ] {
-            let kept = shown["metadata"].get(field).cloned();
-            set_field(&mut candidate["metadata"], field, kept);
+            // A dry run shows a link that is not stored.
+            if field != "selfLink" || !context.dry_run {
+                let kept = shown["metadata"].get(field).cloned();
+                set_field(&mut candidate["metadata"], field, kept);
+            }
         }
         // An object in deletion stays in it. One that is not cannot be sent there by a write, which is an error.
         if let Some(kept) = shown["metadata"].get("deletionTimestamp") {
@@ -743,6 +769,7 @@ impl RequestHandler {
             api_version: context.kind.api_version(&context.version.name),
             subresource: context.subresource,
             has_status_subresource: context.version.status,
+            writes_metadata_with_status: context.kind.writes_metadata_with_status(),
             replicas: context.version.scale.as_ref().map(|scale| scale.spec.as_str()),
             now: current_time(),
         }
@@ -786,6 +813,46 @@ impl RequestHandler {
             }
         }
     }
+}
+
+/// Checks the type of a patched object of a built-in kind, as far as it is decoded.
+fn check_patched_type(
+    context: &WriteParameters<'_>,
+    kind: PatchKind,
+    name: &str,
+    shown: &Value,
+    object: &mut Value,
+) -> Result<(), StatusError> {
+    let is_text = |value: &Value| value.is_string() || value.is_null();
+    if let Some(field) = ["apiVersion", "kind"]
+        .into_iter()
+        .find(|field| !is_text(&object[*field]))
+    {
+        let why = format!("couldn't get version/kind; json parse error: {field} is not a string");
+        return Err(StatusError::invalid_patch(object, &why));
+    }
+    if kind == PatchKind::Strategic {
+        // It is merged into a structure, whose type does not change.
+        for field in ["apiVersion", "kind"] {
+            object[field] = shown[field].clone();
+        }
+    } else if object["apiVersion"].is_null() {
+        // Without a version nothing of the object is decoded.
+        let is_known = |field: &String| field == "kind" || field == "apiVersion";
+        let has_fields = object
+            .as_object()
+            .is_some_and(|fields| !fields.keys().all(is_known));
+        return Err(if context.validation == FieldValidation::Strict && has_fields {
+            StatusError::invalid_patch(object, "strict decoding error: apiVersion is missing")
+        } else {
+            undeterminable_name(name)
+        });
+    } else if object["apiVersion"] != shown["apiVersion"] {
+        let (kind, version) = (&object["kind"], &object["apiVersion"]);
+        let why = format!("no kind {kind} is registered for version {version}");
+        return Err(StatusError::invalid_patch(object, &why));
+    }
+    Ok(())
 }
 
 /// Checks that an update names the version that it is based on, where the kind demands it. A patch can remove it.

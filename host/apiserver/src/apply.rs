@@ -18,6 +18,8 @@ pub struct FieldWriter<'a> {
     pub subresource: &'a str,
     /// True if writes to the main resource do not change the status.
     pub has_status_subresource: bool,
+    /// True if writes to the status change the metadata, too.
+    pub writes_metadata_with_status: bool,
     /// JSON pointer to the replicas, if the kind has the subresource `scale`.
     pub replicas: Option<&'a str>,
     /// Time of the write.
@@ -28,7 +30,7 @@ impl FieldWriter<'_> {
     /// Returns true if the write can change a top-level field.
     fn can_write(&self, field: &str) -> bool {
         match self.subresource {
-            "status" => field == "status",
+            "status" => field == "status" || (self.writes_metadata_with_status && field == "metadata"),
             _ => !(self.has_status_subresource && field == "status"),
         }
     }
@@ -127,13 +129,17 @@ pub fn track_update(schema: &Schema, live: Option<&Value>, new: &mut Value, writ
         return set_field(&mut new["metadata"], "managedFields", None);
     }
     let given = new["metadata"]["managedFields"].as_array();
-    // A single empty entry resets ownership; an empty list leaves it unchanged.
+    // A single empty entry resets ownership.
     let is_reset = given.is_some_and(|entries| entries.len() == 1 && entries[0] == json!({}));
-    let reset = is_reset && live.is_some();
-    let mut managers = match given {
-        _ if is_reset => Vec::new(),
-        Some(entries) if !entries.is_empty() => read_managers(new),
-        _ => live.map(read_managers).unwrap_or_default(),
+    let reset = is_reset && live.is_some() && writer.subresource.is_empty();
+    let given = given.map(|_| read_managers(new)).unwrap_or_default();
+    let mut managers = if reset || (is_reset && live.is_none()) {
+        Vec::new()
+    } else if given.iter().any(|manager| !manager.fields.is_empty()) {
+        given
+    } else {
+        // Entries without fields count as none.
+        live.map(read_managers).unwrap_or_default()
     };
     // What no manager owns stays without owners until it is applied.
     let is_untracked = live.is_some() && managers.is_empty();
@@ -236,7 +242,7 @@ pub fn apply_config(
             matches!(field.as_str(), "apiVersion" | "kind" | "metadata") || writer.can_write(field)
         });
         is_cut = config.len() < count;
-        if writer.subresource == "status" {
+        if writer.subresource == "status" && !writer.writes_metadata_with_status {
             config.remove("metadata");
         }
     }
@@ -337,6 +343,7 @@ mod tests {
 
     fn writer(manager: &'static str) -> FieldWriter<'static> {
         FieldWriter {
+            writes_metadata_with_status: false,
             manager,
             api_version: "g/v1".into(),
             subresource: "",

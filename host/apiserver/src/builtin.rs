@@ -16,6 +16,7 @@ use crate::object::GroupResource;
 use crate::openapi;
 use crate::rbac::RBAC_GROUP;
 use crate::scale::ScalePaths;
+use crate::service;
 
 /// Group of CustomResourceDefinitions.
 pub const EXTENSIONS_GROUP: &str = "apiextensions.k8s.io";
@@ -223,12 +224,43 @@ pub fn prepare_object(kind: &ServedKind, old: Option<&Value>, object: &mut Value
                 }
             }
         }
-        ("apps", "DaemonSet") => allocation::mark_template(object, old),
+        ("apps", "DaemonSet") if old.is_some() => allocation::reset_template_mark(object),
+        ("apps", "DaemonSet") => allocation::mark_template(object, None),
         (EXTENSIONS_GROUP, "CustomResourceDefinition") => {
             crd::fill_names(object);
             crd::set_status(object, old);
         }
         _ => {}
+    }
+}
+
+/// Returns true if the API server completes the changes of a kind with values that nobody owns.
+pub fn completes_changes(kind: &ServedKind) -> bool {
+    !kind.custom && matches!(kind.kind.as_str(), "DaemonSet" | "Pod" | "Service")
+}
+
+/// Returns true if that is so for writes to the status, too.
+pub fn completes_status(kind: &ServedKind) -> bool {
+    !kind.custom && kind.kind == "DaemonSet"
+}
+
+/// Completes a changed object of a built-in kind, as its strategy in the API server does.
+pub fn complete_change(kind: &ServedKind, old: &Value, object: &mut Value) {
+    match kind.kind.as_str() {
+        _ if kind.custom => {}
+        "DaemonSet" => allocation::mark_template(object, Some(old)),
+        "Pod" => allocation::complete_pod(object),
+        "Service" => service::complete_change(object, old),
+        _ => {}
+    }
+}
+
+/// Returns the metadata that a write to the status leaves as it is.
+pub fn metadata_outside_of_status(kind: &ServedKind) -> &'static [&'static str] {
+    match kind.kind.as_str() {
+        "Deployment" => &["labels"],
+        "Pod" => &["ownerReferences"],
+        _ => &[],
     }
 }
 

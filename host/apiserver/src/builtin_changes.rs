@@ -1,10 +1,14 @@
 //! Changes of objects of built-in kinds that the API server refuses, whatever the new object looks like by itself.
 
+use std::cmp::Ordering;
+
 use ostler_schema::FieldError;
 use serde_json::Value;
 
-use crate::allocation;
+use crate::conditions::validate_conditions;
 use crate::kind::ServedKind;
+use crate::quantity::compare_quantities;
+use crate::service;
 
 /// Fields of a StatefulSet's spec that may change.
 const MUTABLE_STATEFUL_SET_FIELDS: [&str; 7] = [
@@ -32,9 +36,12 @@ pub fn validate_change(kind: &ServedKind, subresource: &str, object: &Value, old
         ("apps", "StatefulSet") => validate_stateful_set(new, old_spec),
         ("apps", _) => validate_immutable(new, old_spec, &["selector"]),
         ("batch", "Job") => validate_job(new, old_spec),
-        ("", "Pod") if subresource.is_empty() => {
-            validate_pod(&allocation::complete_pod_copy(object)["spec"], old_spec)
+        ("", "Pod") if subresource.is_empty() => validate_pod(new, old_spec),
+        ("", "Service") if subresource.is_empty() => service::validate_change(new, old_spec),
+        ("policy", "PodDisruptionBudget") if subresource == "status" => {
+            validate_conditions(&object["status"]["conditions"], "status.conditions")
         }
+        ("discovery.k8s.io", "EndpointSlice") => validate_address_type(object, old),
         ("", "PersistentVolumeClaim") => validate_claim(object, old),
         _ => Vec::new(),
     }
@@ -46,6 +53,12 @@ fn validate_immutable(new: &Value, old: &Value, fields: &[&str]) -> Vec<FieldErr
         .filter(|field| new[**field] != old[**field])
         .map(|field| FieldError::invalid(&format!("spec.{field}"), &new[*field], "field is immutable"))
         .collect()
+}
+
+fn validate_address_type(slice: &Value, old: &Value) -> Vec<FieldError> {
+    let new = &slice["addressType"];
+    let error = || FieldError::invalid("addressType", new, "field is immutable");
+    (*new != old["addressType"]).then(error).into_iter().collect()
 }
 
 /// Forbids another spec, but for what `fixed` leaves out of it.
@@ -120,8 +133,26 @@ fn validate_pod(new: &Value, old: &Value) -> Vec<FieldError> {
         }
         spec
     };
+    let mut errors = validate_tolerations(new, old);
     let rule = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
-    forbid_other_spec(new, old, fixed, rule)
+    errors.extend(forbid_other_spec(new, old, fixed, rule));
+    errors
+}
+
+/// Tolerations may be added, and change the time for which they hold.
+fn validate_tolerations(new: &Value, old: &Value) -> Vec<FieldError> {
+    let list = |spec: &Value| {
+        let tolerations = spec["tolerations"].as_array().into_iter().flatten();
+        let without_time = |toleration| without_fields(toleration, &["tolerationSeconds"]);
+        tolerations.map(without_time).collect::<Vec<_>>()
+    };
+    let kept = list(new);
+    let gone = list(old)
+        .into_iter()
+        .filter(|toleration| !kept.contains(toleration));
+    let rule = "existing toleration can not be modified except its tolerationSeconds";
+    gone.map(|_| FieldError::forbidden("spec.tolerations", rule))
+        .collect()
 }
 
 fn validate_claim(new: &Value, old: &Value) -> Vec<FieldError> {
@@ -141,7 +172,24 @@ fn validate_claim(new: &Value, old: &Value) -> Vec<FieldError> {
         spec
     };
     let rule = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
-    forbid_other_spec(new, old, fixed, rule)
+    let mut errors = forbid_other_spec(new, old, fixed, rule);
+    let size = |claim: &Value| {
+        claim["spec"]["resources"]["requests"]["storage"]
+            .as_str()
+            .unwrap_or("0")
+            .to_owned()
+    };
+    let capacity = old["status"]["capacity"]["storage"].as_str().unwrap_or("0");
+    let is_less = |other: &str| compare_quantities(&size(new), other);
+    // A claim that failed to grow may shrink, but not to what it has.
+    if is_less(&size(old)).is_some_and(Ordering::is_lt) && is_less(capacity).is_some_and(Ordering::is_le) {
+        let field = "spec.resources.requests.storage";
+        errors.push(FieldError::forbidden(
+            field,
+            "field can not be less than status.capacity",
+        ));
+    }
+    errors
 }
 
 #[cfg(test)]

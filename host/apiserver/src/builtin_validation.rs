@@ -11,7 +11,7 @@ use crate::builtin::EXTENSIONS_GROUP;
 use crate::checks::check_not_negative;
 use crate::crd_validation;
 use crate::kind::ServedKind;
-use crate::metadata::validate_label_selector;
+use crate::metadata::{validate_label_selector, validate_labels};
 use crate::names::{SUBDOMAIN_RULE, is_dns_subdomain};
 use crate::network_validation;
 use crate::pod_validation::{CONFIG_KEY_RULE, is_config_key, validate_pod_spec};
@@ -32,7 +32,8 @@ pub fn validate_object(kind: &ServedKind, object: &Value, old: Option<&Value>) -
         ("", "Service") => network_validation::validate_service(object),
         ("", "PersistentVolumeClaim") => validate_claim(object),
         ("apps", _) => validate_workload(&kind.kind, object, old.is_none()),
-        ("batch", "Job") => validate_job(object),
+        ("batch", "Job") => validate_job(object, old.is_none()),
+        ("coordination.k8s.io", "Lease") => validate_lease(&object["spec"]),
         ("discovery.k8s.io", "EndpointSlice") => network_validation::validate_endpoints(object),
         ("networking.k8s.io", "NetworkPolicy") => network_validation::validate_network_policy(object),
         ("networking.k8s.io", "Ingress") => network_validation::validate_ingress(object),
@@ -173,21 +174,21 @@ fn validate_disruption_budget(object: &Value) -> Vec<FieldError> {
         errors.push(FieldError::invalid("spec", spec, rule));
     }
     for field in ["minAvailable", "maxUnavailable"] {
-        check_count_or_percentage(&spec[field], &format!("spec.{field}"), &mut errors);
+        check_count_or_percentage(&spec[field], &format!("spec.{field}"), true, &mut errors);
     }
     errors.extend(validate_label_selector(&spec["selector"], "spec.selector"));
     errors
 }
 
-/// Checks a number that is not negative, or a percentage of at most 100.
-fn check_count_or_percentage(value: &Value, field: &str, errors: &mut Vec<FieldError>) {
+/// Checks a number that is not negative, or a percentage, perhaps of at most 100.
+fn check_count_or_percentage(value: &Value, field: &str, is_limited: bool, errors: &mut Vec<FieldError>) {
     let rule = match value {
         Value::String(text) => {
             let percentage = text
                 .strip_suffix('%')
                 .filter(|digits| digits.bytes().all(|b| b.is_ascii_digit()));
             match percentage.map(str::parse::<u64>) {
-                Some(Ok(percentage)) if percentage <= 100 => return,
+                Some(Ok(percentage)) if percentage <= 100 || !is_limited => return,
                 Some(Ok(_)) => "must not be greater than 100%",
                 _ => {
                     "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')"
@@ -229,7 +230,7 @@ fn validate_data(kind: &ServedKind, object: &Value, old: Option<&Value>) -> Vec<
         }
     }
     if size > MAX_DATA_SIZE {
-        let field = if is_secret { "data" } else { "" };
+        let field = if is_secret { "data" } else { "[]" };
         errors.push(FieldError::too_long(field, MAX_DATA_SIZE as i64));
     }
     if is_secret {
@@ -240,6 +241,9 @@ fn validate_data(kind: &ServedKind, object: &Value, old: Option<&Value>) -> Vec<
                 .map(|value| STANDARD.decode(value.as_str().unwrap_or_default()))
             {
                 None => errors.push(FieldError::required(&at, "")),
+                Some(Ok(bytes)) if *key == "ssh-privatekey" && bytes.is_empty() => {
+                    errors.push(FieldError::required(&at, ""));
+                }
                 // The configuration of registries is read by every node.
                 Some(Ok(bytes)) if key.starts_with(".docker") => {
                     if let Err(error) = serde_json::from_slice::<Value>(&bytes) {
@@ -249,6 +253,12 @@ fn validate_data(kind: &ServedKind, object: &Value, old: Option<&Value>) -> Vec<
                 }
                 Some(_) => {}
             }
+        }
+        let keys = ["username", "password"];
+        if object["type"] == "kubernetes.io/basic-auth"
+            && keys.iter().all(|key| object["data"].get(key).is_none())
+        {
+            errors.extend(keys.map(|key| FieldError::required(&format!("data[{key}]"), "")));
         }
         if old.is_some_and(|old| old["type"] != object["type"]) {
             errors.push(FieldError::invalid("type", &object["type"], "field is immutable"));
@@ -272,14 +282,18 @@ fn validate_workload(kind: &str, object: &Value, is_new: bool) -> Vec<FieldError
         |value: &Value| value.is_null() || value.as_object().is_some_and(|fields| fields.is_empty());
     let template = &spec["template"];
     errors.extend(validate_label_selector(selector, "spec.selector"));
-    let has_valid_selector = errors.is_empty();
+    // That of a DaemonSet is not used when it is invalid.
+    let has_valid_selector = errors.is_empty() || kind == "DaemonSet";
     if selector.is_null() {
-        errors.push(FieldError::required("spec.selector", ""));
+        if kind != "DaemonSet" {
+            errors.push(FieldError::required("spec.selector", ""));
+        }
     } else if is_unset(&selector["matchLabels"]) && is_empty(&selector["matchExpressions"]) {
         let rule = format!("empty selector is invalid for {}", kind.to_lowercase());
         errors.push(FieldError::invalid("spec.selector", selector, rule));
     }
     let labels = &template["metadata"]["labels"];
+    validate_labels(labels, "spec.template.labels", &mut errors);
     let mut wanted = selector["matchLabels"].as_object().into_iter().flatten();
     if !has_valid_selector {
         errors.push(FieldError::invalid(
@@ -289,34 +303,30 @@ fn validate_workload(kind: &str, object: &Value, is_new: bool) -> Vec<FieldError
         ));
     } else if selector.is_null() || wanted.any(|(key, value)| labels.get(key) != Some(value)) {
         // A selector that is missing selects nothing.
-        let rule = "`selector` does not match template `labels`";
-        errors.push(FieldError::invalid("spec.template.metadata.labels", labels, rule));
+        errors.push(unselected_labels(template));
     }
     errors.extend(check_not_negative(&spec["replicas"], "spec.replicas"));
+    for field in ["maxSurge", "maxUnavailable"] {
+        let at = format!("spec.strategy.rollingUpdate.{field}");
+        check_count_or_percentage(&spec["strategy"]["rollingUpdate"][field], &at, false, &mut errors);
+    }
     let strategy = &spec["strategy"];
     if strategy["type"] == "Recreate" && !strategy["rollingUpdate"].is_null() {
         let rule = "may not be specified when strategy `type` is 'Recreate'";
         errors.push(FieldError::forbidden("spec.strategy.rollingUpdate", rule));
     }
     let mut pod = template["spec"].clone();
-    for (index, claim) in spec["volumeClaimTemplates"]
+    let claims = spec["volumeClaimTemplates"]
         .as_array()
-        .into_iter()
-        .flatten()
-        .enumerate()
-    {
+        .map_or(&[][..], Vec::as_slice);
+    if is_new {
         // They cannot change.
-        if is_new {
+        for (index, claim) in claims.iter().enumerate() {
             let at = format!("spec.volumeClaimTemplates[{index}].spec");
             errors.extend(validate_claim_spec(&claim["spec"], &at));
         }
-        // Its pods may mount what is claimed for them.
-        if let Some(volumes) = pod["volumes"].as_array_mut() {
-            volumes.push(json!({"name": claim["metadata"]["name"]}));
-        } else {
-            pod["volumes"] = json!([{"name": claim["metadata"]["name"]}]);
-        }
     }
+    mount_claims(&mut pod, claims);
     errors.extend(validate_pod_spec(&pod, "spec.template.spec"));
     let policy = &pod["restartPolicy"];
     if policy.as_str().is_some_and(|policy| policy != "Always") {
@@ -324,6 +334,26 @@ fn validate_workload(kind: &str, object: &Value, is_new: bool) -> Vec<FieldError
         errors.push(FieldError::unsupported(field, policy, &["Always".into()]));
     }
     errors
+}
+
+/// Adds the volumes of claims to a pod, which may mount what is claimed for it. They replace volumes of the same names.
+fn mount_claims(pod: &mut Value, claims: &[Value]) {
+    if claims.is_empty() {
+        return;
+    }
+    let mut volumes: Vec<Value> = claims
+        .iter()
+        .map(|claim| &claim["metadata"]["name"])
+        .map(|name| json!({"name": name, "persistentVolumeClaim": {"claimName": name}}))
+        .collect();
+    let others = pod["volumes"].as_array().into_iter().flatten();
+    let others = others.filter(|volume| {
+        claims
+            .iter()
+            .all(|claim| claim["metadata"]["name"] != volume["name"])
+    });
+    volumes.extend(others.cloned().collect::<Vec<_>>());
+    pod["volumes"] = volumes.into();
 }
 
 fn validate_claim(object: &Value) -> Vec<FieldError> {
@@ -359,7 +389,25 @@ fn validate_claim_spec(spec: &Value, path: &str) -> Vec<FieldError> {
     errors
 }
 
-fn validate_job(object: &Value) -> Vec<FieldError> {
+fn validate_lease(spec: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let seconds = &spec["leaseDurationSeconds"];
+    if seconds.as_i64().is_some_and(|seconds| seconds <= 0) {
+        errors.push(FieldError::invalid(
+            "spec.leaseDurationSeconds",
+            seconds,
+            "must be greater than 0",
+        ));
+    }
+    errors.extend(check_not_negative(
+        &spec["leaseTransitions"],
+        "spec.leaseTransitions",
+    ));
+    errors
+}
+
+/// Validates a Job. The selector of a new one is made by the server.
+fn validate_job(object: &Value, is_new: bool) -> Vec<FieldError> {
     let pod = &object["spec"]["template"]["spec"];
     let mut errors = Vec::new();
     for field in [
@@ -387,7 +435,56 @@ fn validate_job(object: &Value) -> Vec<FieldError> {
             errors.push(FieldError::unsupported(field, &pod["restartPolicy"], &supported));
         }
     }
+    let selector = &object["spec"]["selector"];
+    let template = &object["spec"]["template"];
+    if is_new {
+        return errors;
+    }
+    if selector.is_null() {
+        errors.push(FieldError::required("spec.selector", ""));
+        errors.push(unselected_labels(template));
+    } else if object["spec"]["manualSelector"] != true {
+        errors.extend(validate_generated_labels(object));
+    }
     errors
+}
+
+/// Validates the labels by which a Job selects its pods, which an update must keep.
+fn validate_generated_labels(job: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let template = &job["spec"]["template"];
+    let labels = &template["metadata"]["labels"];
+    for prefix in ["", "batch.kubernetes.io/"] {
+        for (name, expected) in [
+            ("controller-uid", &job["metadata"]["uid"]),
+            ("job-name", &job["metadata"]["name"]),
+        ] {
+            let key = format!("{prefix}{name}");
+            let field = format!("spec.template.metadata.labels[{key}]");
+            let rule = format!("must be '{}'", expected.as_str().unwrap_or_default());
+            match labels.get(&key) {
+                None => errors.push(FieldError::required(&field, &rule)),
+                Some(label) if label != expected => errors.push(FieldError::invalid(&field, label, rule)),
+                Some(_) => {}
+            }
+        }
+    }
+    let wanted = job["spec"]["selector"]["matchLabels"].as_object();
+    let mut wanted = wanted.into_iter().flatten();
+    if wanted.any(|(key, value)| labels.get(key) != Some(value)) {
+        errors.push(unselected_labels(template));
+    }
+    errors
+}
+
+/// The error of labels that the selector of their workload does not match.
+fn unselected_labels(template: &Value) -> FieldError {
+    let rule = "`selector` does not match template `labels`";
+    FieldError::invalid(
+        "spec.template.metadata.labels",
+        &template["metadata"]["labels"],
+        rule,
+    )
 }
 
 #[cfg(test)]

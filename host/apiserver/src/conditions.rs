@@ -3,10 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ostler_schema::FieldError;
 use serde_json::{Value, json};
 
+use crate::checks::{check_supported, text};
+use crate::names::{QUALIFIED_NAME_RULE, is_qualified_name};
 use crate::object::current_time;
 use crate::storage::{GroupResource, StoredObject};
+
+/// Rule for the reason of a condition.
+const REASON_RULE: &str = "a condition reason must start with alphabetic character, optionally followed by a string of alphanumeric characters or '_,:', and must end with an alphanumeric character or '_' (e.g. 'my_name',  or 'MY_NAME',  or 'MyName',  or 'ReasonA,ReasonB',  or 'ReasonA:ReasonB', regex used for validation is '[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?')";
 
 /// Creates a condition without times.
 pub fn condition(kind: &str, is_true: bool, reason: &str, message: &str) -> Value {
@@ -39,6 +45,50 @@ pub fn with_times(object: &Value, conditions: &[Value]) -> Value {
         all.push(timed);
     }
     all.into()
+}
+
+/// Returns what is wrong with conditions of the type that all kinds share (`metav1.Condition`).
+pub fn validate_conditions(conditions: &Value, path: &str) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let mut types = Vec::new();
+    for (index, condition) in conditions.as_array().into_iter().flatten().enumerate() {
+        let at = |field: &str| format!("{path}[{index}].{field}");
+        let (kind, reason) = (text(condition, "type"), text(condition, "reason"));
+        if types.contains(&kind) {
+            errors.push(FieldError::duplicate(&at("type"), &kind.into()));
+        }
+        types.push(kind);
+        if !is_qualified_name(kind) {
+            errors.push(FieldError::invalid(
+                &at("type"),
+                &kind.into(),
+                QUALIFIED_NAME_RULE,
+            ));
+        }
+        let status = text(condition, "status");
+        errors.extend(check_supported(
+            &status.into(),
+            &at("status"),
+            ["False", "True", "Unknown"],
+        ));
+        if condition["lastTransitionTime"].is_null() {
+            errors.push(FieldError::required(&at("lastTransitionTime"), ""));
+        }
+        if reason.is_empty() {
+            errors.push(FieldError::required(&at("reason"), ""));
+        } else if !is_reason(reason) {
+            errors.push(FieldError::invalid(&at("reason"), &reason.into(), REASON_RULE));
+        }
+    }
+    errors
+}
+
+/// Returns true for the reason of a condition.
+fn is_reason(text: &str) -> bool {
+    let is_end = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    text.starts_with(|c: char| c.is_ascii_alphabetic())
+        && text.ends_with(is_end)
+        && text.chars().all(|c| is_end(c) || matches!(c, ',' | ':'))
 }
 
 /// Returns the conditions of a namespace in deletion that still has contents.

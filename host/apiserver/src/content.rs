@@ -20,14 +20,66 @@ pub(crate) fn undeterminable_name(name: &str) -> StatusError {
 
 /// 500, as the real server answers an applied configuration that it cannot merge by the schema.
 fn untyped_config(context: &WriteParameters<'_>, config: &Value, why: &str) -> StatusError {
-    let message = format!(
-        "failed to create typed patch object ({}/{}; {}, Kind={}): .{why}",
-        metadata_text(config, "namespace"),
-        metadata_text(config, "name"),
+    let described = describe_converted(context, config);
+    let message = format!("failed to create typed patch object ({described}): .{why}");
+    StatusError::new(500, "", message)
+}
+
+/// Checks that what an applied configuration has been merged into can be decoded as an object of a built-in kind: 500 otherwise.
+pub(crate) fn decode_applied(context: &WriteParameters<'_>, object: &mut Value) -> Result<(), StatusError> {
+    if !context.kind.custom {
+        context.version.schema.cut_integers(object);
+    }
+    match find_undecodable(context, object).filter(|_| !context.kind.custom) {
+        Some(why) => {
+            let described = describe_converted(context, object);
+            let kind = format!(
+                "{}, Kind={}",
+                context.kind.api_version(&context.version.name),
+                context.kind.kind
+            );
+            let message = format!(
+                "failed to convert new object ({described}) to proper version: unable to convert unstructured object to {kind}: {why}"
+            );
+            Err(StatusError::new(500, "", message))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Checks that the stored object can be compared by the schema, as a configuration can be applied to no other: 500 otherwise.
+pub(crate) fn check_applied_base(context: &WriteParameters<'_>, live: &Value) -> Result<(), StatusError> {
+    match context.version.schema.find_untyped_update(live) {
+        Some(why) => {
+            let described = describe_converted(context, live);
+            let message = format!(
+                "failed to create manager for existing fields: failed to convert new object ({described}) to smd typed: .{why}"
+            );
+            Err(StatusError::new(500, "", message))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The object in errors of conversions.
+fn describe_converted(context: &WriteParameters<'_>, object: &Value) -> String {
+    format!(
+        "{}/{}; {}, Kind={}",
+        metadata_text(object, "namespace"),
+        metadata_text(object, "name"),
         context.kind.api_version(&context.version.name),
         context.kind.kind
-    );
-    StatusError::new(500, "", message)
+    )
+}
+
+/// The first part of an object that cannot be decoded: of a custom kind only metadata is decoded into a structure.
+fn find_undecodable(context: &WriteParameters<'_>, object: &Value) -> Option<String> {
+    if context.kind.custom {
+        return find_metadata_mismatch(context, object);
+    }
+    let schema = &context.version.schema;
+    let invalid = || find_invalid_quantity(schema, object).map(str::to_owned);
+    schema.find_type_mismatch(object).or_else(invalid)
 }
 
 /// Brings the metadata of an object, and of those that are embedded in it, into the form in which the API server writes it.
@@ -80,11 +132,6 @@ impl RequestHandler {
             let why = format!("{field}: field not declared in schema");
             return Err(untyped_config(context, &config, &why));
         }
-        let mismatch = (!context.kind.custom).then(|| context.version.schema.find_type_mismatch(&config));
-        if let Some(why) = mismatch.flatten() {
-            let message = format!("failed to convert new object to proper version: {why}");
-            return Err(StatusError::new(500, "", message));
-        }
         Ok(config)
     }
 
@@ -98,16 +145,9 @@ impl RequestHandler {
         patch: &Value,
     ) -> Result<Vec<String>, StatusError> {
         let is_missing = |value: &Value| value.is_null() || *value == "";
-        if !context.kind.custom {
+        if !context.kind.custom && is_missing(&object["kind"]) {
             // The patch is decoded as an object of the kind.
-            for (field, expected) in [
-                ("kind", context.kind.kind.clone()),
-                ("apiVersion", context.kind.api_version(&context.version.name)),
-            ] {
-                if is_missing(&object[field]) {
-                    object[field] = expected.into();
-                }
-            }
+            object["kind"] = context.kind.kind.as_str().into();
         }
         if context.kind.custom {
             if is_missing(&object["kind"]) {
@@ -120,7 +160,8 @@ impl RequestHandler {
                 return Err(StatusError::invalid_patch(object, "apiVersion is not a string"));
             }
         }
-        if object.get("metadata").is_none_or(Value::is_null) {
+        // An object of a built-in kind is decoded first.
+        if context.kind.custom && object.get("metadata").is_none_or(Value::is_null) {
             return Err(undeterminable_name(name));
         }
         if context.kind.custom && is_missing(&object["apiVersion"]) {
@@ -200,6 +241,7 @@ impl RequestHandler {
         if drops_zero_values {
             protobuf::drop_zero_values(object);
         }
+        protobuf::write_null_values(object);
     }
 
     /// Prunes unknown fields as `fieldValidation` demands and applies defaults. Returns warnings.
@@ -250,15 +292,7 @@ impl RequestHandler {
             }
             object["metadata"] = json!({});
         }
-        // Of a custom kind only metadata is decoded into a structure.
-        let decoded = if context.kind.custom {
-            find_metadata_mismatch(context, object)
-        } else {
-            let schema = &context.version.schema;
-            let invalid = || find_invalid_quantity(schema, object).map(str::to_owned);
-            schema.find_type_mismatch(object).or_else(invalid)
-        };
-        if let Some(mismatch) = decoded {
+        if let Some(mismatch) = find_undecodable(context, object) {
             return Err(StatusError::bad_request(format!(
                 "{kind} in version \"{}\" cannot be handled as a {kind}: {mismatch}",
                 context.version.name,
@@ -271,6 +305,8 @@ impl RequestHandler {
         } else {
             schema.prune(object)
         };
+        // An empty list of managed fields, which decoding drops, stands for one without owners.
+        let resets_owners = object["metadata"]["managedFields"] == json!([]);
         unify_all_metadata(context, object);
         let unknown: Vec<String> = unknown
             .iter()
@@ -286,6 +322,9 @@ impl RequestHandler {
             )));
         }
         self.complete_content(context, object);
+        if resets_owners {
+            object["metadata"]["managedFields"] = json!([{}]);
+        }
         Ok(if context.validation == FieldValidation::Warn {
             unknown
         } else {

@@ -207,7 +207,13 @@ fn mark_for_deletion(kind: &ServedKind, live: &Value, options: &DeleteOptions) -
         .as_array()
         .cloned()
         .unwrap_or_default();
+    let is_decided = finalizers
+        .iter()
+        .any(|one| one == "orphan" || one == "foregroundDeletion");
+    // Pods of a Job stay unless the request says otherwise: clients of its first version relied on it.
+    let orphans = kind.resource.group == "batch" && kind.resource.plural == "jobs" && !is_decided;
     let wanted = match options.propagation.as_deref() {
+        None if orphans => Some("orphan"),
         Some("Orphan") => Some("orphan"),
         Some("Foreground") => Some("foregroundDeletion"),
         Some(_) => Some(""),

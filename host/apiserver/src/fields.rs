@@ -308,6 +308,9 @@ fn compare_at(
                     compare_at(item_schema(schema, &unknown), old, new, path, out);
                 } else if new.is_empty() {
                     out.removed.insert_path(path);
+                } else if let [only] = new.as_slice() {
+                    // Which of the former ones it was is not known.
+                    compare_at(item_schema(schema, &unknown), None, Some(only), path, out);
                 } else if old != new {
                     // Items with one key are compared as one.
                     out.changed.insert_path(path);

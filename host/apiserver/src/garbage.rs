@@ -63,6 +63,7 @@ fn write_as_controller(
                 manager: CONTROLLER_MANAGER,
                 api_version: kind.api_version(&version.name),
                 subresource,
+                writes_metadata_with_status: false,
                 has_status_subresource: version.status,
                 replicas: None,
                 now: current_time(),

@@ -23,7 +23,7 @@ use crate::response::{
 };
 use crate::state::ServerState;
 use crate::status::StatusError;
-use crate::storage::{StoredKey, StoredObject};
+use crate::storage::{GroupResource, StoredKey, StoredObject};
 use crate::{control, discovery, protobuf, review, table, token};
 
 /// Answers a request; an error closes the connection without a response.
@@ -314,7 +314,17 @@ impl ResourceRequest<'_> {
         let yaml = media.ends_with("yaml");
         match serde_json::from_slice(&self.body) {
             Ok(mut value) => {
-                unify_numbers(&mut value);
+                // Into a structure, as of a built-in kind, a number with a point is not decoded as an integer.
+                let kind = self
+                    .state
+                    .api
+                    .registry
+                    .get_by_resource(&GroupResource::new(&self.target.group, &self.target.resource));
+                let is_decoded = kind.is_some_and(|kind| !kind.custom && !kind.is_definition())
+                    && matches!(self.verb, RequestVerb::Create | RequestVerb::Update);
+                if !is_decoded {
+                    unify_numbers(&mut value);
+                }
                 Ok(value)
             }
             Err(_) if yaml => std::str::from_utf8(&self.body)

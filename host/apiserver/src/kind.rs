@@ -109,6 +109,12 @@ impl ServedKind {
         !self.custom && self.kind == "CustomResourceDefinition"
     }
 
+    /// Returns true if a write to the status changes the metadata, too, as of most built-in kinds.
+    pub fn writes_metadata_with_status(&self) -> bool {
+        let groups = ["", "apps", "autoscaling", "batch", "networking.k8s.io", "policy"];
+        !self.custom && groups.contains(&self.resource.group.as_str())
+    }
+
     /// `GROUP/VERSION`, or the version alone for core.
     pub fn api_version(&self, version: &str) -> String {
         match self.resource.group.as_str() {

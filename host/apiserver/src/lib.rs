@@ -47,6 +47,7 @@ mod response;
 mod review;
 mod scale;
 mod server;
+mod service;
 mod state;
 mod status;
 mod storage;

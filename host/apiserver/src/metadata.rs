@@ -85,7 +85,8 @@ fn validate_common(metadata: &Value, path: &str) -> Vec<FieldError> {
     errors
 }
 
-fn validate_labels(labels: &Value, path: &str, errors: &mut Vec<FieldError>) {
+/// Validates labels, of which an error names `path`.
+pub fn validate_labels(labels: &Value, path: &str, errors: &mut Vec<FieldError>) {
     for (key, value) in labels.as_object().into_iter().flatten() {
         if !is_qualified_name(key) {
             errors.push(FieldError::invalid(
@@ -262,7 +263,7 @@ fn name_rule(kind: &ServedKind) -> NameRule {
         return NameRule::Subdomain;
     }
     match (kind.resource.group.as_str(), kind.kind.as_str()) {
-        (RBAC_GROUP, _) => NameRule::PathSegment,
+        (RBAC_GROUP, _) | ("policy", _) => NameRule::PathSegment,
         ("", "Namespace") => NameRule::Label,
         ("", "Service") => NameRule::Dns1035Label,
         _ => NameRule::Subdomain,

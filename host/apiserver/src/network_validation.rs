@@ -6,8 +6,9 @@ use ostler_schema::FieldError;
 use serde_json::Value;
 
 use crate::checks::{check_port, check_port_number, check_supported, text};
-use crate::metadata::validate_label_selector;
+use crate::metadata::{validate_label_selector, validate_labels};
 use crate::names::{LABEL_RULE, SUBDOMAIN_RULE, is_dns_label, is_dns_subdomain};
+use crate::service::validate_external;
 
 /// Rule for an address.
 const ADDRESS_RULE: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
@@ -65,7 +66,20 @@ pub fn validate_service(object: &Value) -> Vec<FieldError> {
         ));
         errors.extend(check_port(&port["targetPort"], &format!("{field}.targetPort")));
     }
+    validate_labels(&spec["selector"], "spec.selector", &mut errors);
+    errors.extend(check_supported(
+        &spec["type"],
+        "spec.type",
+        ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"],
+    ));
+    let numbers = |port: &Value| (port["port"].clone(), port["protocol"].clone());
+    for (index, port) in ports.iter().enumerate() {
+        if ports[..index].iter().any(|other| numbers(other) == numbers(port)) {
+            errors.push(FieldError::duplicate(&format!("spec.ports[{index}]"), port));
+        }
+    }
     if is_external {
+        errors.extend(validate_external(spec));
         let name = text(spec, "externalName");
         if name.is_empty() {
             errors.push(FieldError::required("spec.externalName", ""));
@@ -100,7 +114,7 @@ pub fn validate_endpoints(slice: &Value) -> Vec<FieldError> {
         }
         for (index, address) in items(endpoint, "addresses") {
             let is_address = |text: &str| text.parse::<IpAddr>().is_ok();
-            if kind != "FQDN" && !address.as_str().is_some_and(is_address) {
+            if matches!(kind, "IPv4" | "IPv6") && !address.as_str().is_some_and(is_address) {
                 errors.push(FieldError::invalid(
                     &format!("{field}[{index}]"),
                     address,
@@ -268,7 +282,7 @@ pub fn validate_ingress(object: &Value) -> Vec<FieldError> {
     for (index, tls) in items(spec, "tls") {
         let at = format!("spec.tls[{index}]");
         for (index, host) in items(tls, "hosts") {
-            check_host(
+            check_name(
                 host.as_str().unwrap_or_default(),
                 &format!("{at}.hosts[{index}]"),
                 &mut errors,
@@ -297,13 +311,19 @@ pub fn validate_ingress(object: &Value) -> Vec<FieldError> {
 }
 
 fn check_host(host: &str, field: &str, errors: &mut Vec<FieldError>) {
-    let mut refuse = |rule: &str| errors.push(FieldError::invalid(field, &host.into(), rule));
     if host.is_empty() {
         return;
     }
     if host.parse::<IpAddr>().is_ok() {
-        refuse("must be a DNS name, not an IP address");
+        let rule = "must be a DNS name, not an IP address";
+        errors.push(FieldError::invalid(field, &host.into(), rule));
     }
+    check_name(host, field, errors);
+}
+
+/// Checks a DNS name that may begin with a wildcard.
+fn check_name(host: &str, field: &str, errors: &mut Vec<FieldError>) {
+    let mut refuse = |rule: &str| errors.push(FieldError::invalid(field, &host.into(), rule));
     if host.contains('*') {
         if !host.strip_prefix("*.").is_some_and(is_dns_subdomain) {
             refuse(

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use ostler_schema::{LazySchema, Schema, SchemaNode};
+use ostler_schema::{LazySchema, MICRO_TIME, Schema, SchemaNode};
 use serde_json::{Map, Value, json};
 
 use crate::protobuf;
@@ -49,6 +49,9 @@ fn parse_definition(name: &str) -> Schema {
     if alternative.is_some() {
         schema.kind = None;
     }
+    if name.ends_with(".MicroTime") {
+        schema.format = Some(MICRO_TIME.into());
+    }
     let is_empty = schema.properties.is_empty() && schema.additional_properties.is_none();
     let is_open = match schema.kind.as_deref() {
         // Any JSON, or that of a field whose type the document cannot express.
@@ -56,6 +59,11 @@ fn parse_definition(name: &str) -> Schema {
         Some(kind) => kind == "object" && is_empty,
     };
     schema.preserve_unknown_fields |= is_open;
+    for node in schema.properties.values_mut() {
+        if let SchemaNode::Own(map) = node {
+            set_zero_value(map);
+        }
+    }
     schema.resolve_references(&|name| DEFINITIONS.get(name).map(|definition| &definition.schema));
     schema.constant_fields = list_constant_fields(&schema, name);
     for (field, value) in UNPUBLISHED_DEFAULTS.get(name).into_iter().flatten() {
@@ -64,6 +72,22 @@ fn parse_definition(name: &str) -> Schema {
         }
     }
     schema
+}
+
+/// Definition of quantities.
+const QUANTITY: &str = "io.k8s.apimachinery.pkg.api.resource.Quantity";
+
+/// Makes the nulls of a map the zero of its values, as which Go decodes them. Of strings and structures that is published.
+fn set_zero_value(map: &mut Schema) {
+    let Some(SchemaNode::Own(values)) = map.additional_properties.as_mut() else {
+        return;
+    };
+    let zero = match (values.kind.as_deref(), values.referenced_name()) {
+        (Some("string"), _) => "",
+        (_, Some(QUANTITY)) => "0",
+        _ => return,
+    };
+    values.default.get_or_insert_with(|| zero.into());
 }
 
 /// Lists the fields of a definition that Go writes in any case: lists and maps as nulls, others with a zero value, which is

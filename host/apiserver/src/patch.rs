@@ -114,16 +114,19 @@ fn merge_strategic(schema: &Schema, target: &mut Value, body: &Value) -> Result<
                 items.retain(|item| !gone.contains(item));
             }
         } else if !name.starts_with('$') {
-            merge_strategic_field(schema, fields, name, value)?;
+            let order = changes.get(&format!("{ORDER_DIRECTIVE}{name}"));
+            merge_strategic_field(schema, fields, name, value, order.and_then(Value::as_array))?;
         }
     }
     for (name, order) in changes {
-        let Some(name) = name.strip_prefix(ORDER_DIRECTIVE) else {
+        let name = name.strip_prefix(ORDER_DIRECTIVE);
+        let Some(name) = name.filter(|name| !changes.contains_key(*name)) else {
             continue;
         };
         if let (Some(Value::Array(items)), Some(order)) = (fields.get_mut(name), order.as_array()) {
             let merge = schema.field(name).map_or(ListMerge::Replace, ListMerge::of);
-            sort_items(merge, items, order);
+            let before = items.clone();
+            sort_items(merge, items, order, &before);
         }
     }
     Ok(())
@@ -134,6 +137,7 @@ fn merge_strategic_field(
     fields: &mut Map<String, Value>,
     name: &str,
     value: &Value,
+    order: Option<&Vec<Value>>,
 ) -> Result<(), StatusError> {
     let unknown = Schema::default();
     let below = schema.field(name).unwrap_or(&unknown);
@@ -141,16 +145,16 @@ fn merge_strategic_field(
         (Value::Null, _) => {
             fields.remove(name);
         }
-        (Value::Object(_), _) => {
+        (Value::Object(_), _) if below.patch_strategy.as_deref() != Some("replace") => {
             merge_strategic(below, fields.entry(name).or_insert(Value::Null), value)?;
         }
         (Value::Array(changes), merge @ (ListMerge::ByKey(_) | ListMerge::ByValue)) => {
-            let list = fields.entry(name).or_insert_with(|| Value::Array(Vec::new()));
-            if !list.is_array() {
-                *list = Value::Array(Vec::new());
-            }
-            if let Value::Array(list) = list {
+            if let Some(Value::Array(list)) = fields.get_mut(name) {
+                let before = list.clone();
                 merge_strategic_list(below, merge, list, changes)?;
+                sort_items(merge, list, order.unwrap_or(changes), &before);
+            } else {
+                fields.insert(name.to_owned(), build_strategic_list(below, changes)?);
             }
         }
         _ => {
@@ -178,7 +182,7 @@ fn merge_strategic_list(
             && change.get(key).is_none()
         {
             let message = format!("map: {change} does not contain declared merge key: {key}");
-            return Err(StatusError::bad_request(message));
+            return Err(StatusError::new(500, "", message));
         }
         let at = list.iter().position(|item| merge.is_same(item, change));
         match (at, change["$patch"] == "delete") {
@@ -196,11 +200,24 @@ fn merge_strategic_list(
     Ok(())
 }
 
-/// Sorts the items of a list as `order` names them. Items that it does not name keep their place before those that they
-/// stood before.
-fn sort_items(merge: ListMerge<'_>, items: &mut Vec<Value>, order: &[Value]) {
+/// Builds a list that an object does not have yet, for which items need no keys.
+fn build_strategic_list(schema: &Schema, changes: &[Value]) -> Result<Value, StatusError> {
+    let unknown = Schema::default();
+    let item_schema = schema.items.as_deref().unwrap_or(&unknown);
+    let is_item = |change: &&Value| change["$patch"].is_null() || change["$patch"] == "merge";
+    let items = changes.iter().filter(is_item).map(|change| {
+        // Their own directives are applied.
+        let mut item = Value::Null;
+        merge_strategic(item_schema, &mut item, change)?;
+        Ok(item)
+    });
+    items.collect::<Result<Vec<_>, StatusError>>().map(Value::Array)
+}
+
+/// Sorts the items of a list as `order` names them: that of the directive, or of the patch. Items that it does not name keep their
+/// place before those that they stood before.
+fn sort_items(merge: ListMerge<'_>, items: &mut Vec<Value>, order: &[Value], before: &[Value]) {
     let rank = |item: &Value| order.iter().position(|one| merge.is_same(one, item));
-    let before: Vec<Value> = items.clone();
     let place = |item: &Value| before.iter().position(|one| merge.is_same(one, item));
     let (mut named, others): (Vec<Value>, Vec<Value>) = std::mem::take(items)
         .into_iter()
@@ -256,14 +273,33 @@ mod tests {
             .iter()
             .map(|item| item["name"].as_str().unwrap())
             .collect();
-        assert_eq!(names, ["other", "b", "a", "last", "c"]);
+        assert_eq!(names, ["other", "b", "a", "c", "last"]);
+    }
+
+    #[test]
+    fn new_item_of_a_strategic_patch_comes_first() {
+        let patch = |body: Value| {
+            let object = json!({"list": [{"name": "a"}, {"name": "b"}], "set": ["x", "y"]});
+            apply_patch(PatchKind::Strategic, &schema(), &object, &body).unwrap()
+        };
+        let patched = patch(json!({"list": [{"name": "c"}, {"name": "b"}], "set": ["z"]}));
+        assert_eq!(
+            patched["list"],
+            json!([{"name": "c"}, {"name": "a"}, {"name": "b"}])
+        );
+        assert_eq!(patched["set"], json!(["z", "x", "y"]));
     }
 
     #[test]
     fn item_without_its_merge_key_is_refused() {
         let body = json!({"list": [{"v": 1}]});
-        let error = apply_patch(PatchKind::Strategic, &schema(), &json!({}), &body).unwrap_err();
-        assert_eq!(error.code, 400);
+        let patch = |object: Value| apply_patch(PatchKind::Strategic, &schema(), &object, &body);
+        assert_eq!(patch(json!({"list": []})).unwrap_err().code, 500);
+        assert_eq!(
+            patch(json!({})).unwrap(),
+            body,
+            "there is nothing to merge it into"
+        );
     }
 
     #[test]

@@ -316,6 +316,15 @@ impl PodCheck {
 
     fn check_resources(&mut self, resources: &Value, at: &str) {
         let limits = &resources["limits"];
+        for list in ["limits", "requests"] {
+            for (name, amount) in resources[list].as_object().into_iter().flatten() {
+                let given = amount.as_str().unwrap_or_default();
+                if compare_quantities(given, "0").is_some_and(std::cmp::Ordering::is_lt) {
+                    let rule = "must be greater than or equal to 0";
+                    self.refuse(&format!("{at}.{list}[{name}]"), given, rule);
+                }
+            }
+        }
         for (name, request) in resources["requests"].as_object().into_iter().flatten() {
             let Some(limit) = limits[name].as_str() else {
                 continue;

@@ -155,9 +155,21 @@ pub fn drop_zero_values(object: &mut Value) {
     drop_zero_fields(&message_of(object), object);
 }
 
-/// Writes nulls for the empty lists that Go writes in any case.
-pub fn write_empty_lists(object: &mut Value) {
-    write_null_fields(&message_of(object), object);
+/// Writes nulls for the fields that Go writes though they have no value: lists and maps, and times that are no pointers.
+pub fn write_null_values(object: &mut Value) {
+    write_null_fields(&message_of(object), object, EmptyLists::Kept);
+}
+
+/// As [`write_null_values`], for an object that is stored: as protobuf an empty list is none.
+pub fn write_stored_nulls(object: &mut Value) {
+    write_null_fields(&message_of(object), object, EmptyLists::Nulls);
+}
+
+/// Empty lists and maps that a client has sent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum EmptyLists {
+    Kept,
+    Nulls,
 }
 
 /// The name of an object's message.
@@ -166,13 +178,13 @@ fn message_of(object: &Value) -> String {
     message_name(name("apiVersion"), name("kind"))
 }
 
-fn write_null_fields(owner: &str, value: &mut Value) {
+fn write_null_fields(owner: &str, value: &mut Value, lists: EmptyLists) {
     let Some(known) = MESSAGES.get(owner).filter(|_| value.is_object()) else {
         return;
     };
     for MessageField(_, name, kind, keeps_zero) in known {
         if name.is_empty() {
-            write_null_fields(kind, value);
+            write_null_fields(kind, value, lists);
             continue;
         }
         let message = kind.rsplit(' ').next().unwrap_or_default();
@@ -180,17 +192,19 @@ fn write_null_fields(owner: &str, value: &mut Value) {
         let field = &mut value[name];
         match field {
             Value::Array(items) if !items.is_empty() => {
-                items.iter_mut().for_each(|item| write_null_fields(message, item));
+                items
+                    .iter_mut()
+                    .for_each(|item| write_null_fields(message, item, lists));
             }
             Value::Object(entries) if is_container && !entries.is_empty() => {
                 entries
                     .values_mut()
-                    .for_each(|entry| write_null_fields(message, entry));
+                    .for_each(|entry| write_null_fields(message, entry, lists));
             }
-            Value::Object(_) if !is_container => write_null_fields(message, field),
+            Value::Object(_) if !is_container => write_null_fields(message, field, lists),
+            Value::Array(_) | Value::Object(_) if is_container && lists == EmptyLists::Kept => {}
             _ if is_container && *keeps_zero == 1 => *field = Value::Null,
-            // Go writes the zero of a time that is no pointer as null.
-            Value::Null if kind == "Time" && owner.ends_with("Condition") => {}
+            Value::Null if is_time_value(owner, kind, *keeps_zero) => {}
             Value::Null => {
                 if let Some(fields) = value.as_object_mut() {
                     fields.remove(name);
@@ -199,6 +213,18 @@ fn write_null_fields(owner: &str, value: &mut Value) {
             _ => {}
         }
     }
+}
+
+/// Returns true for a time that is no pointer, whose zero Go writes as null: `omitempty` leaves out no structure.
+fn is_time_value(owner: &str, kind: &str, keeps_zero: u8) -> bool {
+    let is_time = matches!(kind.strip_prefix(META_PACKAGE), Some(".Time" | ".MicroTime"));
+    // Those without `omitempty` are as marked as pointers are.
+    is_time
+        && if keeps_zero == 1 {
+            owner.ends_with(".meta.v1.Condition") || owner.starts_with("io.k8s.api.events.")
+        } else {
+            !owner.ends_with(".ObjectMeta")
+        }
 }
 
 /// Returns the fields of a definition that Go writes in any case, though they are no pointers: lists and maps are null if

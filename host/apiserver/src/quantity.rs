@@ -113,7 +113,7 @@ fn parse_quantity(text: &str) -> Option<i128> {
         },
     };
     let power = power - i32::try_from(places).ok()?;
-    let factor = 10_i128.checked_pow(power.unsigned_abs())?;
+    let factor = 10_i128.saturating_pow(power.unsigned_abs());
     let value = digits.saturating_mul(numerator);
     Some(if power < 0 {
         value / factor

@@ -202,7 +202,8 @@ fn check_scale(scale: &Value, key: &StoredKey, custom: bool, is_patch: bool) -> 
         kind: "Scale",
         name: &key.name,
     };
-    if scale["kind"] != "Scale" || scale["apiVersion"] != "autoscaling/v1" {
+    let is_other = |field: &str, expected: &str| !scale[field].is_null() && scale[field] != expected;
+    if is_other("kind", "Scale") || is_other("apiVersion", "autoscaling/v1") {
         return Err(StatusError::bad_request(
             "the object provided is not a Scale of autoscaling/v1",
         ));

@@ -48,5 +48,6 @@ pub use format::{is_dns_label, is_dns_subdomain};
 pub use rule::{Rules, TypeMeta};
 pub use schema::{LazySchema, ListType, Pattern, Schema, SchemaNode};
 pub use structural::{check_definition, check_structural};
+pub use typing::MICRO_TIME;
 
 use field_path::field_path;

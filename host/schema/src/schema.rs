@@ -343,7 +343,7 @@ impl Schema {
     }
 
     /// The name of the definition that stands for the schema: OpenAPI 3 describes a reference beside an `allOf` of it.
-    fn referenced_name(&self) -> Option<&str> {
+    pub fn referenced_name(&self) -> Option<&str> {
         let reference = self.reference.as_deref().or(match self.all_of.as_slice() {
             [only] => only.reference.as_deref(),
             _ => None,

@@ -7,11 +7,46 @@ use std::collections::HashSet;
 
 use crate::{ListType, Schema, field_path};
 
+/// Format of times with microseconds, which OpenAPI does not tell apart from others.
+pub const MICRO_TIME: &str = "micro-time";
+
 impl Schema {
     /// The first part of a value that cannot be decoded, as `FIELD: WHY`. Nulls count as absent, and constraints beside the
     /// type and the range of its format are not checked.
     pub fn find_type_mismatch(&self, value: &Value) -> Option<String> {
         find_mismatch(self, value, "")
+    }
+
+    /// Cuts integers off to their formats, as Go converts numbers.
+    pub fn cut_integers(&self, value: &mut Value) {
+        match value {
+            Value::Number(number)
+                if self.kind.as_deref() == Some("integer") && self.format.as_deref() == Some("int32") =>
+            {
+                let low = number
+                    .as_i64()
+                    .map(|whole| whole as i32)
+                    .or_else(|| number.as_u64().map(|whole| whole as i32));
+                // Of a number without a fraction that no integer holds nothing is left.
+                let whole = number.as_f64().is_some_and(|number| number.fract() == 0.0);
+                if let Some(low) = low.or(whole.then_some(0)) {
+                    *value = low.into();
+                }
+            }
+            Value::Object(fields) => {
+                for (name, value) in fields {
+                    if let Some(field) = self.field(name) {
+                        field.cut_integers(value);
+                    }
+                }
+            }
+            Value::Array(items) => {
+                if let Some(item_schema) = self.items.as_deref() {
+                    items.iter_mut().for_each(|item| item_schema.cut_integers(item));
+                }
+            }
+            _ => {}
+        }
     }
 
     /// The first part of a value that server-side apply cannot merge by the schema, as `FIELD: WHY`: one of another shape, or an
@@ -102,7 +137,10 @@ fn find_mismatch(schema: &Schema, value: &Value, path: &str) -> Option<String> {
         return None;
     }
     if !schema.one_of.is_empty() && schema.kind.is_none() {
-        let fits = |part: &Schema| find_mismatch(part, value, path).is_none();
+        let is_small = schema.format.as_deref() != Some("int-or-string")
+            || value.is_string()
+            || is_integer(value, Some("int32"));
+        let fits = |part: &Schema| is_small && find_mismatch(part, value, path).is_none();
         return if schema.one_of.iter().any(fits) {
             None
         } else {
@@ -120,6 +158,7 @@ fn find_mismatch(schema: &Schema, value: &Value, path: &str) -> Option<String> {
             };
             let is_valid = match schema.format.as_deref() {
                 Some("date-time") => text.parse::<jiff::Timestamp>().is_ok(),
+                Some(MICRO_TIME) => text.parse::<jiff::Timestamp>().is_ok() && has_microseconds(text),
                 Some("byte") => STANDARD.decode(text).is_ok(),
                 _ => true,
             };
@@ -157,6 +196,12 @@ fn find_mismatch(schema: &Schema, value: &Value, path: &str) -> Option<String> {
         }
         _ => None,
     }
+}
+
+/// Returns true for a time with six digits of its second.
+fn has_microseconds(text: &str) -> bool {
+    let fraction = text.split_once('.').map_or("", |(_, fraction)| fraction);
+    fraction.bytes().take_while(u8::is_ascii_digit).count() == 6
 }
 
 fn is_integer(value: &Value, format: Option<&str>) -> bool {
