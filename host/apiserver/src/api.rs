@@ -473,6 +473,9 @@ impl RequestHandler {
             return Err(self.refuse_other_kind(context, object, old));
         }
         let mut errors = crate::metadata::validate_metadata(context.kind, object);
+        if let Some(old) = old.filter(|old| old["metadata"]["deletionTimestamp"].is_string()) {
+            errors.extend(crate::metadata::forbid_new_finalizers(object, old));
+        }
         for field in ["deletionTimestamp", "deletionGracePeriodSeconds"] {
             let new = &object["metadata"][field];
             if old.is_some_and(|old| old["metadata"][field] != *new) {
@@ -643,30 +646,6 @@ impl RequestHandler {
         let sent = builtin::completes_changes(context.kind).then(|| candidate.clone());
         if is_completed {
             builtin::complete_change(context.kind, shown, candidate);
-        }
-        if live.is_terminating() {
-            let finalizers = |object: &Value| {
-                object["metadata"]["finalizers"]
-                    .as_array()
-                    .cloned()
-                    .unwrap_or_default()
-            };
-            let old = finalizers(shown);
-            let fresh: Vec<String> = finalizers(candidate)
-                .iter()
-                .filter(|one| !old.contains(one))
-                .map(ToString::to_string)
-                .collect();
-            if !fresh.is_empty() {
-                let why = format!(
-                    "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
-                    fresh.join(", ")
-                );
-                return Err(StatusError::invalid(
-                    subject,
-                    vec![FieldError::forbidden("metadata.finalizers", why)],
-                ));
-            }
         }
         let counted = |object| iter_generation_fields(object, context.version.status);
         // Metadata counts, too, where the strategy of the kind compares it.

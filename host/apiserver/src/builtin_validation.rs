@@ -282,8 +282,7 @@ fn validate_workload(kind: &str, object: &Value, is_new: bool) -> Vec<FieldError
         |value: &Value| value.is_null() || value.as_object().is_some_and(|fields| fields.is_empty());
     let template = &spec["template"];
     errors.extend(validate_label_selector(selector, "spec.selector"));
-    // That of a DaemonSet is not used when it is invalid.
-    let has_valid_selector = errors.is_empty() || kind == "DaemonSet";
+    let has_valid_selector = errors.is_empty();
     if selector.is_null() {
         if kind != "DaemonSet" {
             errors.push(FieldError::required("spec.selector", ""));
@@ -296,11 +295,10 @@ fn validate_workload(kind: &str, object: &Value, is_new: bool) -> Vec<FieldError
     validate_labels(labels, "spec.template.labels", &mut errors);
     let mut wanted = selector["matchLabels"].as_object().into_iter().flatten();
     if !has_valid_selector {
-        errors.push(FieldError::invalid(
-            "spec.selector",
-            selector,
-            "invalid label selector",
-        ));
+        // That of a DaemonSet is looked at by the rules of selectors only.
+        let is_named = kind != "DaemonSet";
+        let error = || FieldError::invalid("spec.selector", selector, "invalid label selector");
+        errors.extend(is_named.then(error));
     } else if selector.is_null() || wanted.any(|(key, value)| labels.get(key) != Some(value)) {
         // A selector that is missing selects nothing.
         errors.push(unselected_labels(template));

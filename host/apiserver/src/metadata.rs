@@ -246,6 +246,27 @@ fn validate_finalizers(finalizers: &Value, path: &str, errors: &mut Vec<FieldErr
     }
 }
 
+/// Forbids finalizers that an object in deletion does not have yet.
+pub fn forbid_new_finalizers(object: &Value, old: &Value) -> Option<FieldError> {
+    let list = |object: &Value| {
+        object["metadata"]["finalizers"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default()
+    };
+    let known = list(old);
+    let fresh: Vec<String> = list(object)
+        .iter()
+        .filter(|one| !known.contains(one))
+        .map(ToString::to_string)
+        .collect();
+    let why = format!(
+        "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+        fresh.join(", ")
+    );
+    (!fresh.is_empty()).then(|| FieldError::forbidden("metadata.finalizers", why))
+}
+
 fn is_path_segment(name: &str) -> bool {
     !name.contains(['/', '%']) && !matches!(name, "." | "..")
 }

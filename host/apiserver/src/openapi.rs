@@ -133,6 +133,7 @@ pub fn build_kind_schema(group: &'static str, version: &'static str, kind: &'sta
         schema
     });
     SchemaNode::Shared {
+        is_replaced: false,
         definition: Box::leak(Box::new(definition)),
         default: None,
     }

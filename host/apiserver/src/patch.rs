@@ -145,7 +145,7 @@ fn merge_strategic_field(
         (Value::Null, _) => {
             fields.remove(name);
         }
-        (Value::Object(_), _) if below.patch_strategy.as_deref() != Some("replace") => {
+        (Value::Object(_), _) if !schema.replaces_field(name) => {
             merge_strategic(below, fields.entry(name).or_insert(Value::Null), value)?;
         }
         (Value::Array(changes), merge @ (ListMerge::ByKey(_) | ListMerge::ByValue)) => {

@@ -54,11 +54,12 @@ pub fn complete_change(object: &mut Value, old: &Value) {
         // Clients that know the one address only.
         spec["clusterIPs"] = json!([spec["clusterIP"]]);
     }
-    let is_dual = spec["clusterIP"] == "None" && is_empty(&old["selector"]) && !spec["selector"].is_object();
+    // Endpoints of a headless Service without a selector may be of both families.
+    let is_plain = |spec: &Value| spec["clusterIP"] != "None" || is_empty(&spec["selector"]);
     if has_addresses(old) && has_addresses(spec) {
         for field in ["ipFamilyPolicy", "ipFamilies"] {
-            // Endpoints of a headless Service without a selector may be of both families.
-            if is_empty(&spec[field]) && (field == "ipFamilyPolicy" || is_dual) {
+            let stays = field == "ipFamilyPolicy" || (is_plain(old) && is_plain(spec));
+            if is_empty(&spec[field]) && stays {
                 set_field(spec, field, old.get(field).cloned());
             }
         }

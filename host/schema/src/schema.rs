@@ -113,6 +113,8 @@ pub enum SchemaNode {
         definition: &'static LazySchema,
         /// Value of the field if it is missing, which is not a part of the definition.
         default: Option<Value>,
+        /// True if a strategic merge patch replaces the field.
+        is_replaced: bool,
     },
 }
 
@@ -298,6 +300,14 @@ impl Schema {
         self.node(name).map(Deref::deref)
     }
 
+    /// Returns true if a strategic merge patch replaces a field that is an object, in place of merging it.
+    pub fn replaces_field(&self, name: &str) -> bool {
+        self.node(name).is_some_and(|node| match node {
+            SchemaNode::Own(schema) => schema.patch_strategy.as_deref() == Some("replace"),
+            SchemaNode::Shared { is_replaced, .. } => *is_replaced,
+        })
+    }
+
     /// The value of an object in which nobody has set a field.
     pub fn unset_value(&self) -> Value {
         let fields = self.constant_fields.iter().filter_map(|name| {
@@ -332,6 +342,7 @@ impl Schema {
                 Some(definition) => SchemaNode::Shared {
                     definition,
                     default: schema.default.take(),
+                    is_replaced: schema.patch_strategy.as_deref() == Some("replace"),
                 },
                 None => Self {
                     preserve_unknown_fields: true,

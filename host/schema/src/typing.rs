@@ -23,10 +23,7 @@ impl Schema {
             Value::Number(number)
                 if self.kind.as_deref() == Some("integer") && self.format.as_deref() == Some("int32") =>
             {
-                let low = number
-                    .as_i64()
-                    .map(|whole| whole as i32)
-                    .or_else(|| number.as_u64().map(|whole| whole as i32));
+                let low = number.as_i64().map(|whole| whole as i32);
                 // Of a number without a fraction that no integer holds nothing is left.
                 let whole = number.as_f64().is_some_and(|number| number.fract() == 0.0);
                 if let Some(low) = low.or(whole.then_some(0)) {
