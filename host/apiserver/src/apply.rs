@@ -229,7 +229,7 @@ pub fn apply_config(
             name: "before-first-apply".into(),
             operation: "Update".into(),
             api_version: writer.api_version.clone(),
-            subresource: String::new(),
+            subresource: writer.subresource.into(),
             time: writer.now.clone(),
             fields,
         });

@@ -74,10 +74,10 @@ fn describe_converted(context: &WriteParameters<'_>, object: &Value) -> String {
 
 /// The first part of an object that cannot be decoded: of a custom kind only metadata is decoded into a structure.
 fn find_undecodable(context: &WriteParameters<'_>, object: &Value) -> Option<String> {
-    if context.kind.custom {
-        return find_metadata_mismatch(context, object);
-    }
     let schema = &context.version.schema;
+    if context.kind.custom {
+        return find_metadata_mismatch(context, object).or_else(|| schema.find_undecodable_embedded(object));
+    }
     let invalid = || find_invalid_quantity(schema, object).map(str::to_owned);
     schema.find_type_mismatch(object).or_else(invalid)
 }
@@ -168,9 +168,7 @@ impl RequestHandler {
             let why = "Object 'apiVersion' is missing in 'object has no apiVersion field'";
             return Err(StatusError::internal(why));
         }
-        if context.kind.custom
-            && let Some(why) = find_metadata_mismatch(context, object)
-        {
+        if let Some(why) = find_undecodable(context, object).filter(|_| context.kind.custom) {
             return Err(StatusError::invalid_patch(object, &why));
         }
         let warnings = self.prepare_content(context, object, false).map_err(|error| {
@@ -306,7 +304,7 @@ impl RequestHandler {
             schema.prune(object)
         };
         // An empty list of managed fields, which decoding drops, stands for one without owners.
-        let resets_owners = object["metadata"]["managedFields"] == json!([]);
+        let resets_owners = !context.kind.custom && object["metadata"]["managedFields"] == json!([]);
         unify_all_metadata(context, object);
         let unknown: Vec<String> = unknown
             .iter()

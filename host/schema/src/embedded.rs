@@ -43,6 +43,11 @@ impl Schema {
         }
     }
 
+    /// The first part of the objects in fields that cannot be decoded as their type or metadata, as `FIELD: WHY`.
+    pub fn find_undecodable_embedded(&self, value: &Value) -> Option<String> {
+        find_undecodable(self, value, "")
+    }
+
     fn collect_embedded(
         &self,
         value: &Value,
@@ -75,6 +80,34 @@ impl Schema {
             }
             _ => {}
         }
+    }
+}
+
+fn find_undecodable(schema: &Schema, value: &Value, path: &str) -> Option<String> {
+    match value {
+        Value::Object(fields) => {
+            let of_type = |name: &&str| fields.get(*name).is_some_and(|text| !text.is_string());
+            if schema.embedded_resource
+                && let Some(name) = ["apiVersion", "kind"].into_iter().find(of_type)
+            {
+                let field = field_path(path, name);
+                return Some(FieldError::invalid(&field, &fields[name], "must be a string").to_string());
+            }
+            fields.iter().find_map(|(name, value)| {
+                let field = field_path(path, name);
+                if schema.embedded_resource && name == "metadata" {
+                    let mismatch = schema.field(name)?.find_type_mismatch(value);
+                    return mismatch.map(|why| format!("{field}: {why}"));
+                }
+                find_undecodable(schema.field(name)?, value, &field)
+            })
+        }
+        Value::Array(items) => {
+            let item_schema = schema.items.as_deref()?;
+            let mut items = items.iter().enumerate();
+            items.find_map(|(index, item)| find_undecodable(item_schema, item, &format!("{path}[{index}]")))
+        }
+        _ => None,
     }
 }
 

@@ -85,6 +85,13 @@ fn find_untyped_part(schema: &Schema, value: &Value, path: &str, duplicates: Dup
         },
         Some("object") => match value.as_object() {
             Some(fields) => fields.iter().find_map(|(name, value)| {
+                let is_type = schema.embedded_resource && matches!(name.as_str(), "apiVersion" | "kind");
+                if is_type && !value.is_string() && !value.is_null() {
+                    return Some(format!(
+                        "{}: expected string, got {value}",
+                        field_path(path, name)
+                    ));
+                }
                 find_untyped_part(schema.field(name)?, value, &field_path(path, name), duplicates)
             }),
             None => expected("map"),

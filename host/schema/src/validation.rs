@@ -117,7 +117,10 @@ fn validate_value(schema: &Schema, value: &Value, old: Option<&Value>, path: &st
 fn is_multiple(number: &serde_json::Number, factor: f64) -> bool {
     match number.as_i64() {
         Some(number) if factor.fract() == 0.0 => number % factor as i64 == 0,
-        _ => (number.as_f64().unwrap_or_default() / factor).fract() == 0.0,
+        _ => {
+            let quotient = number.as_f64().unwrap_or_default() / factor;
+            quotient.fract() == 0.0 && quotient.abs() <= MAX_EXACT_INTEGER
+        }
     }
 }
 
