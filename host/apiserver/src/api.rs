@@ -248,11 +248,8 @@ impl RequestHandler {
                     }
                     Edit::Replace(object) => {
                         self.prepare_content(context, &mut object.clone(), true)?;
-                        Err(if metadata_text(object, "name").is_empty() {
-                            undeterminable_name(name)
-                        } else {
-                            StatusError::not_found(subject)
-                        })
+                        self.require_identity(namespace, name, object)?;
+                        Err(StatusError::not_found(subject))
                     }
                     _ => Err(StatusError::not_found(subject)),
                 };
@@ -272,6 +269,7 @@ impl RequestHandler {
                     });
                 }
                 _ if context.dry_run => {
+                    self.complete_stored(context, &mut candidate);
                     let object = Arc::new(StoredObject::preview(candidate, live.revision));
                     return Ok(WriteOutcome {
                         object,

@@ -108,7 +108,8 @@ fn is_image_reference(image: &str) -> bool {
     let (path, tag) = path.split_once(':').unwrap_or((path, "latest"));
     let is_end = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     let is_part = |part: &str| {
-        part.starts_with(is_end)
+        !part.contains("..")
+            && part.starts_with(is_end)
             && part.ends_with(is_end)
             && part.chars().all(|c| is_end(c) || matches!(c, '.' | '_' | '-'))
     };

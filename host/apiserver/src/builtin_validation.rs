@@ -5,18 +5,19 @@ use std::cmp::Ordering;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ostler_schema::FieldError;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::builtin::EXTENSIONS_GROUP;
 use crate::checks::check_not_negative;
 use crate::crd_validation;
 use crate::kind::ServedKind;
-use crate::metadata::{validate_label_selector, validate_labels};
+use crate::metadata::validate_label_selector;
 use crate::names::{SUBDOMAIN_RULE, is_dns_subdomain};
 use crate::network_validation;
 use crate::pod_validation::{CONFIG_KEY_RULE, is_config_key, validate_pod_spec};
 use crate::quantity::compare_quantities;
 use crate::rbac::RBAC_GROUP;
+use crate::workload_validation;
 
 /// Maximum bytes of the data of a ConfigMap or a Secret.
 const MAX_DATA_SIZE: usize = 1 << 20;
@@ -31,8 +32,8 @@ pub fn validate_object(kind: &ServedKind, object: &Value, old: Option<&Value>) -
         ("", "Pod") => validate_pod_spec(&object["spec"], "spec"),
         ("", "Service") => network_validation::validate_service(object),
         ("", "PersistentVolumeClaim") => validate_claim(object),
-        ("apps", _) => validate_workload(&kind.kind, object, old.is_none()),
-        ("batch", "Job") => validate_job(object, old.is_none()),
+        ("apps", _) => workload_validation::validate_workload(&kind.kind, object, old.is_none()),
+        ("batch", "Job") => workload_validation::validate_job(object, old.is_none()),
         ("coordination.k8s.io", "Lease") => validate_lease(&object["spec"]),
         ("discovery.k8s.io", "EndpointSlice") => network_validation::validate_endpoints(object),
         ("networking.k8s.io", "NetworkPolicy") => network_validation::validate_network_policy(object),
@@ -181,7 +182,7 @@ fn validate_disruption_budget(object: &Value) -> Vec<FieldError> {
 }
 
 /// Checks a number that is not negative, or a percentage, perhaps of at most 100.
-fn check_count_or_percentage(value: &Value, field: &str, is_limited: bool, errors: &mut Vec<FieldError>) {
+pub fn check_count_or_percentage(value: &Value, field: &str, is_limited: bool, errors: &mut Vec<FieldError>) {
     let rule = match value {
         Value::String(text) => {
             let percentage = text
@@ -273,92 +274,12 @@ fn validate_data(kind: &ServedKind, object: &Value, old: Option<&Value>) -> Vec<
     errors
 }
 
-/// Validates a workload: the pods it makes, and that it selects them.
-fn validate_workload(kind: &str, object: &Value, is_new: bool) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    let spec = &object["spec"];
-    let selector = &spec["selector"];
-    let is_unset =
-        |value: &Value| value.is_null() || value.as_object().is_some_and(|fields| fields.is_empty());
-    let template = &spec["template"];
-    errors.extend(validate_label_selector(selector, "spec.selector"));
-    let has_valid_selector = errors.is_empty();
-    if selector.is_null() {
-        if kind != "DaemonSet" {
-            errors.push(FieldError::required("spec.selector", ""));
-        }
-    } else if is_unset(&selector["matchLabels"]) && is_empty(&selector["matchExpressions"]) {
-        let rule = format!("empty selector is invalid for {}", kind.to_lowercase());
-        errors.push(FieldError::invalid("spec.selector", selector, rule));
-    }
-    let labels = &template["metadata"]["labels"];
-    validate_labels(labels, "spec.template.labels", &mut errors);
-    let mut wanted = selector["matchLabels"].as_object().into_iter().flatten();
-    if !has_valid_selector {
-        // That of a DaemonSet is looked at by the rules of selectors only.
-        let is_named = kind != "DaemonSet";
-        let error = || FieldError::invalid("spec.selector", selector, "invalid label selector");
-        errors.extend(is_named.then(error));
-    } else if selector.is_null() || wanted.any(|(key, value)| labels.get(key) != Some(value)) {
-        // A selector that is missing selects nothing.
-        errors.push(unselected_labels(template));
-    }
-    errors.extend(check_not_negative(&spec["replicas"], "spec.replicas"));
-    for field in ["maxSurge", "maxUnavailable"] {
-        let at = format!("spec.strategy.rollingUpdate.{field}");
-        check_count_or_percentage(&spec["strategy"]["rollingUpdate"][field], &at, false, &mut errors);
-    }
-    let strategy = &spec["strategy"];
-    if strategy["type"] == "Recreate" && !strategy["rollingUpdate"].is_null() {
-        let rule = "may not be specified when strategy `type` is 'Recreate'";
-        errors.push(FieldError::forbidden("spec.strategy.rollingUpdate", rule));
-    }
-    let mut pod = template["spec"].clone();
-    let claims = spec["volumeClaimTemplates"]
-        .as_array()
-        .map_or(&[][..], Vec::as_slice);
-    if is_new {
-        // They cannot change.
-        for (index, claim) in claims.iter().enumerate() {
-            let at = format!("spec.volumeClaimTemplates[{index}].spec");
-            errors.extend(validate_claim_spec(&claim["spec"], &at));
-        }
-    }
-    mount_claims(&mut pod, claims);
-    errors.extend(validate_pod_spec(&pod, "spec.template.spec"));
-    let policy = &pod["restartPolicy"];
-    if policy.as_str().is_some_and(|policy| policy != "Always") {
-        let field = "spec.template.spec.restartPolicy";
-        errors.push(FieldError::unsupported(field, policy, &["Always".into()]));
-    }
-    errors
-}
-
-/// Adds the volumes of claims to a pod, which may mount what is claimed for it. They replace volumes of the same names.
-fn mount_claims(pod: &mut Value, claims: &[Value]) {
-    if claims.is_empty() {
-        return;
-    }
-    let mut volumes: Vec<Value> = claims
-        .iter()
-        .map(|claim| &claim["metadata"]["name"])
-        .map(|name| json!({"name": name, "persistentVolumeClaim": {"claimName": name}}))
-        .collect();
-    let others = pod["volumes"].as_array().into_iter().flatten();
-    let others = others.filter(|volume| {
-        claims
-            .iter()
-            .all(|claim| claim["metadata"]["name"] != volume["name"])
-    });
-    volumes.extend(others.cloned().collect::<Vec<_>>());
-    pod["volumes"] = volumes.into();
-}
-
 fn validate_claim(object: &Value) -> Vec<FieldError> {
     validate_claim_spec(&object["spec"], "spec")
 }
 
-fn validate_claim_spec(spec: &Value, path: &str) -> Vec<FieldError> {
+/// Validates what a claim asks for.
+pub fn validate_claim_spec(spec: &Value, path: &str) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let modes = format!("{path}.accessModes");
     if is_empty(&spec["accessModes"]) {
@@ -404,114 +325,14 @@ fn validate_lease(spec: &Value) -> Vec<FieldError> {
     errors
 }
 
-/// Validates a Job. The selector of a new one is made by the server.
-fn validate_job(object: &Value, is_new: bool) -> Vec<FieldError> {
-    let pod = &object["spec"]["template"]["spec"];
-    let mut errors = Vec::new();
-    for field in [
-        "parallelism",
-        "completions",
-        "backoffLimit",
-        "activeDeadlineSeconds",
-        "ttlSecondsAfterFinished",
-    ] {
-        errors.extend(check_not_negative(
-            &object["spec"][field],
-            &format!("spec.{field}"),
-        ));
-    }
-    errors.extend(validate_pod_spec(pod, "spec.template.spec"));
-    let field = "spec.template.spec.restartPolicy";
-    match pod["restartPolicy"].as_str() {
-        Some("OnFailure" | "Never") => {}
-        None | Some("" | "Always") => {
-            let rule = "valid values: \"OnFailure\", \"Never\"";
-            errors.push(FieldError::required(field, rule));
-        }
-        Some(_) => {
-            let supported = ["OnFailure", "Never"].map(Value::from);
-            errors.push(FieldError::unsupported(field, &pod["restartPolicy"], &supported));
-        }
-    }
-    let selector = &object["spec"]["selector"];
-    let template = &object["spec"]["template"];
-    if is_new {
-        return errors;
-    }
-    if selector.is_null() {
-        errors.push(FieldError::required("spec.selector", ""));
-        errors.push(unselected_labels(template));
-    } else if object["spec"]["manualSelector"] != true {
-        errors.extend(validate_generated_labels(object));
-    }
-    errors
-}
-
-/// Validates the labels by which a Job selects its pods, which an update must keep.
-fn validate_generated_labels(job: &Value) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    let template = &job["spec"]["template"];
-    let labels = &template["metadata"]["labels"];
-    for prefix in ["", "batch.kubernetes.io/"] {
-        for (name, expected) in [
-            ("controller-uid", &job["metadata"]["uid"]),
-            ("job-name", &job["metadata"]["name"]),
-        ] {
-            let key = format!("{prefix}{name}");
-            let field = format!("spec.template.metadata.labels[{key}]");
-            let rule = format!("must be '{}'", expected.as_str().unwrap_or_default());
-            match labels.get(&key) {
-                None => errors.push(FieldError::required(&field, &rule)),
-                Some(label) if label != expected => errors.push(FieldError::invalid(&field, label, rule)),
-                Some(_) => {}
-            }
-        }
-    }
-    let wanted = job["spec"]["selector"]["matchLabels"].as_object();
-    let mut wanted = wanted.into_iter().flatten();
-    if wanted.any(|(key, value)| labels.get(key) != Some(value)) {
-        errors.push(unselected_labels(template));
-    }
-    errors
-}
-
-/// The error of labels that the selector of their workload does not match.
-fn unselected_labels(template: &Value) -> FieldError {
-    let rule = "`selector` does not match template `labels`";
-    FieldError::invalid(
-        "spec.template.metadata.labels",
-        &template["metadata"]["labels"],
-        rule,
-    )
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
+    use serde_json::json;
+
     use super::*;
 
     pub(crate) fn failing_fields(errors: Vec<FieldError>) -> Vec<String> {
         errors.into_iter().map(|error| error.field).collect()
-    }
-
-    #[test]
-    fn workload_must_select_the_pods_that_it_makes() {
-        let pod = json!({"containers": [{"name": "a"}]});
-        let object = json!({"spec": {"selector": {"matchLabels": {"app": "a"}}, "template": {"metadata": {"labels": {"app": "b"}}, "spec": pod}}});
-        assert_eq!(
-            failing_fields(validate_workload("Deployment", &object, true)),
-            [
-                "spec.template.metadata.labels",
-                "spec.template.spec.containers[0].image"
-            ]
-        );
-        assert_eq!(
-            failing_fields(validate_workload("Deployment", &json!({"spec": {}}), true)),
-            [
-                "spec.selector",
-                "spec.template.metadata.labels",
-                "spec.template.spec.containers"
-            ]
-        );
     }
 
     #[test]

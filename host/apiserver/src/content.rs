@@ -87,7 +87,13 @@ fn unify_all_metadata(context: &WriteParameters<'_>, object: &mut Value) {
     unify_metadata(&mut object["metadata"]);
     if context.kind.custom {
         let schema = &context.version.schema;
-        schema.change_embedded_metadata(object, &unify_metadata);
+        schema.change_embedded_metadata(object, &|metadata| {
+            if metadata.is_null() {
+                // As it is decoded.
+                *metadata = json!({});
+            }
+            unify_metadata(metadata);
+        });
     }
 }
 
@@ -127,8 +133,7 @@ impl RequestHandler {
         if let Some(why) = context.version.schema.find_untyped(&config) {
             return Err(untyped_config(context, &config, &why));
         }
-        let unknown = context.version.schema.prune(&mut config.clone());
-        if let Some(field) = unknown.first() {
+        if let Some(field) = context.version.schema.find_undeclared(&config) {
             let why = format!("{field}: field not declared in schema");
             return Err(untyped_config(context, &config, &why));
         }

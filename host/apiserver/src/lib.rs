@@ -55,6 +55,7 @@ mod table;
 mod tls;
 mod token;
 mod watch;
+mod workload_validation;
 
 pub use faults::{Effect, FaultInjector, Match, RequestAttributes, RequestFault, VerbCounters};
 pub use server::{EmbeddedServer, ServerOptions};

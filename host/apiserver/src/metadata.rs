@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use crate::kind::ServedKind;
 use crate::names::{
-    DNS_1035_RULE, LABEL_RULE, LABEL_VALUE_RULE, QUALIFIED_NAME_RULE, SUBDOMAIN_RULE, is_dns_1035_label,
-    is_dns_label, is_dns_subdomain, is_label_value, is_qualified_name,
+    LABEL_RULE, LABEL_VALUE_RULE, QUALIFIED_NAME_RULE, SUBDOMAIN_RULE, is_dns_label, is_dns_subdomain,
+    is_label_value, is_qualified_name,
 };
 use crate::rbac::RBAC_GROUP;
 
@@ -275,7 +275,6 @@ fn is_path_segment(name: &str) -> bool {
 enum NameRule {
     PathSegment,
     Label,
-    Dns1035Label,
     Subdomain,
 }
 
@@ -285,8 +284,7 @@ fn name_rule(kind: &ServedKind) -> NameRule {
     }
     match (kind.resource.group.as_str(), kind.kind.as_str()) {
         (RBAC_GROUP, _) | ("policy", _) => NameRule::PathSegment,
-        ("", "Namespace") => NameRule::Label,
-        ("", "Service") => NameRule::Dns1035Label,
+        ("", "Namespace" | "Service") => NameRule::Label,
         _ => NameRule::Subdomain,
     }
 }
@@ -301,7 +299,6 @@ fn validate_name(kind: &ServedKind, name: &str, is_prefix: bool, path: &str, err
     let (most, is_valid, rule) = match name_rule(kind) {
         NameRule::PathSegment => (usize::MAX, is_path_segment(name), "may not contain '/'"),
         NameRule::Label => (63, is_dns_label(&masked), LABEL_RULE),
-        NameRule::Dns1035Label => (63, is_dns_1035_label(&masked), DNS_1035_RULE),
         NameRule::Subdomain => (253, is_dns_subdomain(&masked), SUBDOMAIN_RULE),
     };
     if name.len() > most {

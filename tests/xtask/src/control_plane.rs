@@ -18,6 +18,7 @@ use tempfile::TempDir;
 use crate::{
     go::GoProgram,
     namespaces::NamespacesHandle,
+    paths,
     process::{Child, check_interrupt, read_tail},
     progress::BuildStep,
 };
@@ -33,10 +34,15 @@ pub fn build_binary() -> Result<PathBuf> {
         linker_flags: "",
         package: ".",
     };
-    let version = parse_kubernetes_version(&fs::read_to_string(program.source().join("go.mod"))?)?;
-    let flags = linker_flags(&version)?;
+    let flags = release_flags()?;
     program.linker_flags = &flags;
     program.build(|_| Ok(()))
+}
+
+/// Returns the linker flags of programs of the release of Kubernetes that the control plane is of.
+pub fn release_flags() -> Result<String> {
+    let go_mod = paths::workspace_root().join("tests/control-plane/go.mod");
+    linker_flags(&parse_kubernetes_version(&fs::read_to_string(go_mod)?)?)
 }
 
 /// Finds the release of Kubernetes that a go.mod requires, such as `v1.36.3`.

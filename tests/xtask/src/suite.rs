@@ -21,7 +21,8 @@ pub use self::environment::{KUBECONFIG_VARIABLE, SECOND_KUBECONFIG_VARIABLE};
 use self::{
     environment::{
         ARGO_CD_VARIABLE, BROWSER_VARIABLE, COMPONENTS_VARIABLE, DEFINITIONS_VARIABLE, HELM_VARIABLE,
-        HOST_VARIABLE, KUSTOMIZE_VARIABLE, NODE_KUBECONFIG_VARIABLE, NODE_REGISTRY_VARIABLE, Variables,
+        HOST_VARIABLE, KUBECTL_VARIABLE, KUSTOMIZE_VARIABLE, NODE_KUBECONFIG_VARIABLE,
+        NODE_REGISTRY_VARIABLE, Variables,
     },
     report::{Results, SuiteReport, TestOutput},
     selection::{TestSelection, Tier},
@@ -29,9 +30,9 @@ use self::{
 use crate::{
     argocd,
     cargo::{self, Lints, TestExecutable},
-    chromium,
+    chromium, cluster_tools,
     control_plane::{self, ControlPlane},
-    definitions, helm,
+    definitions,
     image::{self, Profile},
     namespaces::NodeUnsupported,
     paths,
@@ -183,6 +184,8 @@ impl Suite<'_> {
         }
         if tier == Tier::Real {
             self.variables
+                .insert(KUBECTL_VARIABLE, cluster_tools::build_kubectl()?);
+            self.variables
                 .insert(DEFINITIONS_VARIABLE, definitions::download_definitions()?.into());
         }
         // Set by a person who has started one by `cargo xtask control-plane`.
@@ -201,9 +204,9 @@ impl Suite<'_> {
         if self.select(&[Tier::Node]).is_empty() {
             return Ok(());
         }
-        self.variables.insert(HELM_VARIABLE, helm::build_helm()?);
+        self.variables.insert(HELM_VARIABLE, cluster_tools::build_helm()?);
         self.variables
-            .insert(KUSTOMIZE_VARIABLE, helm::build_kustomize()?);
+            .insert(KUSTOMIZE_VARIABLE, cluster_tools::build_kustomize()?);
         self.variables
             .insert(BROWSER_VARIABLE, chromium::find_or_fetch()?);
         let host = self.variables.get(HOST_VARIABLE);

@@ -7,6 +7,7 @@ mod apply;
 mod controllers;
 mod embedded_only;
 mod generated;
+mod kubectl;
 mod lifecycle;
 mod lists;
 mod objects;
@@ -58,6 +59,22 @@ mod public_definitions_are_answered_alike {
     #[ignore = "needs the real control plane: cargo xtask test real"]
     async fn real_default_alone() {
         crate::public_definitions::public_definitions_are_answered_alike(&crate::target::real()).await;
+    }
+}
+
+mod commands_of_kubectl_are_answered_alike {
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    #[ignore = "needs the real control plane: cargo xtask test real"]
+    async fn real_default() {
+        crate::kubectl::commands_of_kubectl_are_answered_alike().await;
+    }
+}
+
+mod rollouts_of_kubectl_end_with_the_stand_ins {
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    #[ignore = "needs kubectl: cargo xtask test real"]
+    async fn real_default() {
+        crate::kubectl::rollouts_end_with_the_stand_ins().await;
     }
 }
 

@@ -30,6 +30,8 @@ pub const NODE_REGISTRY_VARIABLE: &str = "OSTLER_TEST_NODE_REGISTRY";
 pub const HELM_VARIABLE: &str = "OSTLER_TEST_HELM";
 /// Environment variable of the folder of a browser and its driver.
 pub const BROWSER_VARIABLE: &str = "OSTLER_TEST_BROWSER";
+/// Environment variable of the binary of kubectl.
+pub const KUBECTL_VARIABLE: &str = "OSTLER_TEST_KUBECTL";
 /// Environment variable of the binary of kustomize.
 pub const KUSTOMIZE_VARIABLE: &str = "OSTLER_TEST_KUSTOMIZE";
 /// Environment variable of the folder with the real Argo CD.
