@@ -237,7 +237,7 @@ pub fn main() -> ExitCode {
         Ok(true) => return ExitCode::SUCCESS,
         Ok(false) => {}
         Err(e) => {
-            eprintln!("ostler: {e:#}");
+            eprintln!("ostler: {}", format_error(&e));
             return ExitCode::FAILURE;
         }
     }
@@ -266,10 +266,23 @@ pub fn main() -> ExitCode {
     match ended {
         Ok(code) => code,
         Err(e) => {
-            eprintln!("ostler: {e:#}");
+            eprintln!("ostler: {}", format_error(&e));
             failure
         }
     }
+}
+
+/// Formats an error with its causes. One of the API server is its message: its other fields are for programs.
+fn format_error(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain() {
+        let separator = if text.is_empty() { "" } else { ": " };
+        if let Some(kube::Error::Api(status)) = cause.downcast_ref() {
+            return text + separator + &status.message;
+        }
+        text += &format!("{separator}{cause}");
+    }
+    text
 }
 
 /// Returns true if the command was called as `kubectl ostler`: it is about the cluster of the kubeconfig then.

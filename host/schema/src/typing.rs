@@ -52,6 +52,12 @@ impl Schema {
         find_untyped_part(self, value, "", Duplicates::Refused)
     }
 
+    /// The first field of a value that the schema does not declare, which server-side apply refuses. What is below a schema of any
+    /// fields is not looked at.
+    pub fn find_undeclared(&self, value: &Value) -> Option<String> {
+        find_undeclared_field(self, value, "")
+    }
+
     /// As [`Schema::find_untyped`], for an object that is stored or updated, in which the items of a keyed list may repeat.
     pub fn find_untyped_update(&self, value: &Value) -> Option<String> {
         find_untyped_part(self, value, "", Duplicates::Allowed)
@@ -96,6 +102,29 @@ fn find_untyped_part(schema: &Schema, value: &Value, path: &str, duplicates: Dup
             }),
             None => expected("map"),
         },
+        _ => None,
+    }
+}
+
+fn find_undeclared_field(schema: &Schema, value: &Value, path: &str) -> Option<String> {
+    if schema.preserve_unknown_fields || schema.int_or_string {
+        return None;
+    }
+    match value {
+        Value::Object(fields) => fields.iter().find_map(|(name, value)| {
+            let path = field_path(path, name);
+            match schema.field(name) {
+                Some(field) => find_undeclared_field(field, value, &path),
+                None => Some(path),
+            }
+        }),
+        Value::Array(items) => {
+            let item_schema = schema.items.as_deref()?;
+            let mut items = items.iter().enumerate();
+            items.find_map(|(index, item)| {
+                find_undeclared_field(item_schema, item, &format!("{path}[{index}]"))
+            })
+        }
         _ => None,
     }
 }

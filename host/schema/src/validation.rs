@@ -218,14 +218,22 @@ impl Constraints<'_, '_> {
         {
             self.report_should(format_args!("be a multiple of {factor}"));
         }
-        if let Some(bound) = schema.maximum {
+        // An integer is compared with the integer part of a bound.
+        let bound_of = |bound: f64| {
+            if number.is_f64() {
+                bound
+            } else {
+                bound.trunc() + 0.0
+            }
+        };
+        if let Some(bound) = schema.maximum.map(bound_of) {
             if schema.exclusive_maximum && value >= bound {
                 self.report_should(format_args!("be less than {bound}"));
             } else if value > bound {
                 self.report_should(format_args!("be less than or equal to {bound}"));
             }
         }
-        if let Some(bound) = schema.minimum {
+        if let Some(bound) = schema.minimum.map(bound_of) {
             if schema.exclusive_minimum && value <= bound {
                 self.report_should(format_args!("be greater than {bound}"));
             } else if value < bound {

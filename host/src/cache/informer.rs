@@ -569,7 +569,7 @@ impl Informer {
                 self.refused.notify_one();
             }
         }
-        if is_first || !matches!(error, ApiError::UnknownKind(_)) {
+        if is_first || !matches!(error, ApiError::UnknownKind(..)) {
             let scope = &self.ingest.scope;
             if error.code() == 405 {
                 warn!(kind = %scope.gvk, namespace = %scope.namespace, "kind cannot be watched, polling it every minute: {error}");

@@ -492,7 +492,7 @@ impl ApiWriter {
             }
             resource = current;
         }
-        Err(ApiError::UnknownKind(key.gvk.clone()))
+        Err(ApiError::UnknownKind(key.gvk.clone(), None))
     }
 
     async fn merge_patch(

@@ -80,7 +80,7 @@ impl Planner {
             for kind in &plugin.kinds {
                 match api.writer.discover_resource(&kind.gvk).await {
                     Ok(_) => kinds.push(kind),
-                    Err(e @ ApiError::UnknownKind(_)) => notes.push(e.to_string()),
+                    Err(e @ ApiError::UnknownKind(..)) => notes.push(e.to_string()),
                     Err(e) => return Err(e.into()),
                 }
             }

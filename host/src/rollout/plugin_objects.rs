@@ -122,7 +122,7 @@ impl PluginObjects {
         let mut failures = 0;
         while let Err(e) = services.api.writer.discover_resource(&plugin::kind()).await {
             debug!(error = %e, "kind Plugin is not served yet");
-            let has_none = matches!(e, ApiError::UnknownKind(_)) || e.code() == 403;
+            let has_none = matches!(e, ApiError::UnknownKind(..)) || e.code() == 403;
             self.is_listing_done
                 .send_if_modified(|done| has_none && !std::mem::replace(done, true));
             failures += 1;

@@ -98,7 +98,7 @@ pub struct PluginCall {
     /// The other cluster that the current host call waits for.
     cluster_wait: CurrentWait,
     /// The panic that the component has reported in its last host call.
-    panic_report: Option<PanicReport>,
+    panic_report: Option<Box<PanicReport>>,
     /// True after that report: what the runtime of the language prints about the same panic is not logged.
     is_output_muted: Arc<AtomicBool>,
     /// Bytes of the last responses, which count until the next host call: the instance has copied them by then.
@@ -332,6 +332,20 @@ impl PluginCall {
             .await
     }
 
+    /// The error of a denied access. Where the API server does not serve the kind, its name or its CRD is what is missing, and no
+    /// permission.
+    async fn explain_denial(&mut self, why: String) -> Error {
+        let denied = self.context.take_denied_kind();
+        let services = self.context.target.as_ref().map(|target| target.services.clone());
+        let Some((kind, services)) = denied.zip(services) else {
+            return Error::Denied(why);
+        };
+        match services.api.writer.discover_resource(&kind).await {
+            Err(unknown @ ApiError::UnknownKind(..)) => Error::Denied(unknown.to_string()),
+            _ => Error::Denied(why),
+        }
+    }
+
     /// Reads one object from the shared cache by the watch of a dependency on it, which is recorded.
     async fn get_by_dependency(
         &mut self,
@@ -479,7 +493,7 @@ impl From<ApiError> for Error {
                 400 | 405 | 406 | 415 | 422 => Self::Invalid(text),
                 _ => Self::Unavailable(text),
             },
-            ApiError::UnknownKind(_) => Self::Unavailable(text),
+            ApiError::UnknownKind(..) => Self::Unavailable(text),
             ApiError::Unreachable(_)
             | ApiError::InvalidResponse(_)
             | ApiError::TooLarge(_)

@@ -371,6 +371,16 @@ async fn permission_missing_in_manifest_is_denied_despite_grant(mut lab: Lab) {
         "`permissions.kubernetes",
     ];
     wait_refused(&lab, "writer", "PermissionDenied", &words).await;
+    // No permission would help a kind that there is not.
+    let mistaken = r#"{"apiVersion": "v1", "kind": "ConfigMaps", "metadata": {"name": "made"}}"#;
+    lab.apply_probe(
+        "mistaken",
+        json!([{"do": "apply", "object": mistaken}]),
+        json!([]),
+    )
+    .await;
+    let words = ["does not serve ConfigMaps.v1", "the kind is ConfigMap"];
+    wait_refused(&lab, "mistaken", "PermissionDenied", &words).await;
     // Another build requests more, which is granted already.
     install_with_manifest(
         &lab,

@@ -69,6 +69,44 @@ async fn list_cluster(lab: &Lab) -> BTreeSet<String> {
 }
 
 /// The whole life of an installation. A process stands for the pods of the host: the embedded server has no kubelet.
+#[scenario(embedded = "it removes the kinds of the host")]
+async fn plugin_installation_without_a_host_changes_nothing(lab: Lab) {
+    let file = lab.path().join("greeting.wasm");
+    std::fs::write(&file, read_component("examples/greeting")).expect("written");
+    let install = ["plugin", "install", file.to_str().expect("a path")];
+    let before = list_cluster(&lab).await;
+    let (good, _, error) = run(&lab, &[&install[..], &["--host-namespace", "elsewhere"]].concat()).await;
+    let remedy = "no host is installed in namespace elsewhere, which does not exist: --host-namespace names that of the host";
+    assert!(!good && error == format!("ostler: {remedy}\n"), "{error}");
+    assert_eq!(list_cluster(&lab).await, before);
+
+    let crds = lab.api(
+        &Gvk::new("apiextensions.k8s.io", "v1", "CustomResourceDefinition"),
+        "",
+    );
+    for kind in OWN_KINDS {
+        crds.delete(&format!("{kind}.ostler.dev"), &DeleteParams::default())
+            .await
+            .expect("deleted");
+        lab.wait_until("its objects are deleted, and it with them", async || {
+            crds.get_opt(&format!("{kind}.ostler.dev"))
+                .await
+                .expect("an answer")
+                .is_none()
+        })
+        .await;
+    }
+    let before = list_cluster(&lab).await;
+    let (good, _, error) = run(&lab, &install).await;
+    assert!(
+        !good && error.contains("no host is installed in this cluster"),
+        "{error}"
+    );
+    assert_eq!(list_cluster(&lab).await, before);
+    let (good, objects, error) = run(&lab, &[&install[..], &["--dry-run"]].concat()).await;
+    assert!(good && objects.contains("kind: Plugin"), "{error}");
+}
+
 #[scenario(embedded = "it deletes kinds that other tests use")]
 async fn uninstalled_host_leaves_the_cluster_as_it_was(lab: Lab) {
     let definitions = lab.api(

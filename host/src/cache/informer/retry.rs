@@ -95,7 +95,7 @@ impl Retry {
                 ..
             }) => delay.max(Duration::from_millis(*milliseconds).min(POLL_INTERVAL)),
             // Discovery is cheap, and a CRD is often installed a moment later.
-            Some(ApiError::UnknownKind(_)) => delay.min(DISCOVERY_INTERVAL),
+            Some(ApiError::UnknownKind(..)) => delay.min(DISCOVERY_INTERVAL),
             _ => delay,
         }
     }

@@ -17,7 +17,7 @@ use kube::Client;
 use serde_json::{Map, Value, json};
 
 use self::{
-    cluster::{check_ownership, delete_plugin, discover_catalog, find_obsolete, read_plugin},
+    cluster::{check_host, check_ownership, delete_plugin, discover_catalog, find_obsolete, read_plugin},
     kinds::{KindChange, PlannedKind, apply_kinds, plan_kinds},
     upgrade::{add_live_rights, check_finalizers, find_new_roles, read_signature_policy},
     wait::PluginWait,
@@ -254,6 +254,9 @@ impl Installer {
         let (wasm, source) = self.read_component(verify.as_ref()).await?;
         let build = self.load_build(&wasm, &source).await?;
         let client = &self.host.connect().await?;
+        if !self.dry_run {
+            check_host(client, &self.host.host_namespace).await?;
+        }
         let installed = read_plugin(client, build.name()).await?;
         let before = installed.as_ref().map(|object| object.spec.clone());
         if let (None, Some(required)) = (&verify, before.as_ref().and_then(|spec| spec.verify.as_ref())) {

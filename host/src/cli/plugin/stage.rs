@@ -147,7 +147,7 @@ impl PluginStage {
             match self.cluster.discover_resource(&gvk).await {
                 Ok(resource) => break resource,
                 // A new kind is served a moment after its CRD was applied.
-                Err(ApiError::UnknownKind(_)) if began.elapsed() < self.wait_limit(&gvk) => {
+                Err(ApiError::UnknownKind(..)) if began.elapsed() < self.wait_limit(&gvk) => {
                     tokio::time::sleep(POLL_INTERVAL).await;
                 }
                 Err(e) => return Err(e).with_context(|| format!("{file}: {gvk}")),

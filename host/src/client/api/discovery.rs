@@ -79,6 +79,16 @@ fn path_prefix(gvk: &Gvk) -> Arc<str> {
     }
 }
 
+/// Finds the kind that was meant by one in the plural or with other capitals.
+fn find_similar_kind<'a>(mut kinds: impl Iterator<Item = &'a str>, wanted: &str) -> Option<&'a str> {
+    let wanted = wanted.to_ascii_lowercase();
+    let is_plural_of = |kind: &str| {
+        let stem = wanted.strip_prefix(kind.strip_suffix('y').unwrap_or(kind));
+        matches!(stem, Some("" | "s" | "es" | "ies"))
+    };
+    kinds.find(|kind| is_plural_of(&kind.to_ascii_lowercase()))
+}
+
 impl DiscoveryCache {
     fn get(&self, gvk: &Gvk, now: Instant) -> Option<Result<ServedResource, ApiError>> {
         let cached = self.0.lock();
@@ -87,7 +97,8 @@ impl DiscoveryCache {
         }
         let (kinds, asked) = cached.absent.get(&*path_prefix(gvk))?;
         let is_absent = now.duration_since(*asked) < ABSENT_TTL && !kinds.contains(&*gvk.kind);
-        is_absent.then(|| Err(ApiError::UnknownKind(gvk.clone())))
+        let similar = || find_similar_kind(kinds.iter().map(|kind| &**kind), &gvk.kind).map(Into::into);
+        is_absent.then(|| Err(ApiError::UnknownKind(gvk.clone(), similar())))
     }
 
     fn insert(&self, gvk: &Gvk, resource: ServedResource, now: Instant) {
@@ -168,9 +179,11 @@ impl ApiClient {
         };
         let is_kind = |r: &&Item| *r.kind == *gvk.kind && !r.name.contains('/');
         let Some(item) = list.resources.iter().find(is_kind) else {
-            let kinds = list.resources.iter().map(|r| r.kind.as_str().into()).collect();
-            self.discovered.insert_absent(prefix, kinds, Instant::now());
-            return Err(ApiError::UnknownKind(gvk.clone()));
+            let kinds = || list.resources.iter().map(|r| r.kind.as_str());
+            let similar = find_similar_kind(kinds(), &gvk.kind).map(Into::into);
+            self.discovered
+                .insert_absent(prefix, kinds().map(Into::into).collect(), Instant::now());
+            return Err(ApiError::UnknownKind(gvk.clone(), similar));
         };
         let own_form = list.resources.iter().filter(|r| r.kind == item.kind);
         let subresources = own_form.filter_map(|r| r.name.strip_prefix(&item.name)?.strip_prefix('/'));

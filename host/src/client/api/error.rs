@@ -24,9 +24,9 @@ pub enum ApiError {
         /// `Retry-After` in milliseconds, if the server sent one.
         retry_after: Option<u64>,
     },
-    /// The kind is not served.
-    #[error("the API server does not serve {0}: is its CRD installed?")]
-    UnknownKind(Gvk),
+    /// The kind is not served, with one of nearly its name that is.
+    #[error("the API server does not serve {0}: {remedy}", remedy = format_remedy(.1.as_deref()))]
+    UnknownKind(Gvk, Option<Box<str>>),
     /// The server did not answer.
     #[error("the API server can't be reached: {0}")]
     Unreachable(String),
@@ -41,12 +41,20 @@ pub enum ApiError {
     NotLeader(#[from] NotLeader),
 }
 
+/// The remedy for a kind that is not served.
+fn format_remedy(similar: Option<&str>) -> impl std::fmt::Display + '_ {
+    std::fmt::from_fn(move |f| match similar {
+        Some(kind) => write!(f, "the kind is {kind}"),
+        None => f.write_str("is its CRD installed?"),
+    })
+}
+
 impl ApiError {
     /// The HTTP status code; 0 without a response.
     pub fn code(&self) -> u16 {
         match self {
             Self::Status { code, .. } => *code,
-            Self::UnknownKind(_) => 404,
+            Self::UnknownKind(..) => 404,
             _ => 0,
         }
     }

@@ -64,14 +64,14 @@ impl ApiWriter {
     pub async fn find_served(&self, gvk: &Gvk) -> Result<Option<Gvk>, ApiError> {
         let others = match self.client.rediscover_resource(gvk).await {
             Ok(_) => return Ok(Some(gvk.clone())),
-            Err(ApiError::UnknownKind(_)) => self.client.discover_versions(&gvk.group).await?,
+            Err(ApiError::UnknownKind(..)) => self.client.discover_versions(&gvk.group).await?,
             Err(e) => return Err(e),
         };
         for version in others {
             let other = Gvk::new(&gvk.group, &version, &gvk.kind);
             match self.client.discover_resource(&other).await {
                 Ok(_) => return Ok(Some(other)),
-                Err(ApiError::UnknownKind(_)) => {}
+                Err(ApiError::UnknownKind(..)) => {}
                 Err(e) => return Err(e),
             }
         }

@@ -38,7 +38,7 @@ impl Denied {
             };
             if !self.is_asked {
                 let entry = suggestion.display_in("permissions.");
-                write!(f, "its manifest does not ask for it, which would be {entry}")?;
+                write!(f, "its manifest does not ask for it: add {entry} to plugin.yaml")?;
             }
             if !self.is_asked && self.grant_prefix.is_some() {
                 f.write_str("; nor is it granted: ")?;
@@ -263,12 +263,14 @@ impl PluginGrants {
             return Ok(());
         }
         let asked = self.asks.is_none() || entry.is_some();
+        // A grant of what the manifest asks for is written from it: the author changes the manifest.
+        let follows_manifest = !asked && self.asks.as_ref() == Some(self.granted());
         Err(Denied {
             plugin: self.plugin.clone(),
             action: access.describe(own),
             suggestion: access.suggest_entry(own),
             is_asked: asked,
-            grant_prefix: (!granted).then(|| self.field_prefix.clone()),
+            grant_prefix: (!granted && !follows_manifest).then(|| self.field_prefix.clone()),
         })
     }
 }

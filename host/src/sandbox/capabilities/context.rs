@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use crate::{
     cluster::ClusterAccess,
     contract::{
@@ -79,6 +81,8 @@ pub struct CallContext {
     kind: CallKind,
     /// The namespace of the Upstream that delivered the message, in a message handler.
     broker_namespace: Option<Arc<str>>,
+    /// The kind that was last denied, which may not even exist.
+    denied_kind: Mutex<Option<Box<Gvk>>>,
 }
 
 impl CallContext {
@@ -107,6 +111,7 @@ impl CallContext {
             id: ReconcileId::next(),
             kind,
             broker_namespace: None,
+            denied_kind: Mutex::default(),
         }
     }
 
@@ -191,7 +196,17 @@ impl CallContext {
     /// Checks that the plugin asks for an access and that the administrator has granted it.
     pub(super) fn check_grant(&self, access: &Access<'_>) -> Result<(), Error> {
         let checked = self.policy.grants.check_access(access, self.own_namespace());
-        checked.map_err(|e| Error::Denied(e.to_string()))
+        checked.map_err(|e| {
+            if let Access::Kubernetes { gvk, cluster: "", .. } = *access {
+                *self.denied_kind.lock() = Some(gvk.clone().into());
+            }
+            Error::Denied(e.to_string())
+        })
+    }
+
+    /// Takes the kind of the host's own cluster that was last denied.
+    pub(super) fn take_denied_kind(&self) -> Option<Box<Gvk>> {
+        self.denied_kind.lock().take()
     }
 
     /// Denies a function in life-cycle hooks, because it is about one reconcile.

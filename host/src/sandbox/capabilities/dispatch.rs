@@ -30,7 +30,10 @@ macro_rules! execute {
     (kubernetes, $call:expr, $function:ident ($($argument:ident),*)) => {{
         let wait = $call.cluster_wait.clone();
         let result = wait.run(<PluginCall as kubernetes::Host>::$function($call, $($argument),*)).await;
-        result.unwrap_or_else(|e| Err(Error::Unavailable(e.to_string())))
+        match result.unwrap_or_else(|e| Err(Error::Unavailable(e.to_string()))) {
+            Err(Error::Denied(why)) => Err($call.explain_denial(why).await),
+            result => result,
+        }
     }};
     ($interface:ident, $call:expr, $function:ident ($($argument:ident),*)) => {
         <PluginCall as $interface::Host>::$function($call, $($argument),*).await

@@ -80,7 +80,7 @@ impl PluginCall {
     /// Keeps the report of a panic until the call ends or goes on. The trap that follows has its message, and one log line
     /// has both.
     fn keep_panic_report(&mut self, report: PanicReport) {
-        self.panic_report = Some(report);
+        self.panic_report = Some(report.into());
         self.is_output_muted.store(true, Ordering::Relaxed);
     }
 
@@ -90,7 +90,7 @@ impl PluginCall {
             return Trap::Other(cause);
         };
         if !self.context.policy.grants.can_read_secrets() {
-            return Trap::Panicked(Box::new(report));
+            return Trap::Panicked(report);
         }
         let shown = PanicReport {
             message: WITHHELD_MESSAGE.into(),
@@ -127,7 +127,7 @@ impl PluginCall {
         };
         let message = String::from_recorded(message.to_recorded());
         if let (Ok(message), Ok(fields)) = (message, Vec::from_recorded(fields.to_recorded())) {
-            self.panic_report = PanicReport::from_line(&message, &fields);
+            self.panic_report = PanicReport::from_line(&message, &fields).map(Box::new);
         }
     }
 }

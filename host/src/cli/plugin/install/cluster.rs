@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, bail};
 use http::Request;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
+use k8s_openapi::{api::core::v1::Namespace, apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry};
 use kube::{
     Api, Client, ResourceExt,
     api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams},
@@ -32,6 +32,30 @@ pub async fn read_plugin(client: &Client, name: &str) -> anyhow::Result<Option<P
     let api: Api<PluginObject> = Api::all(client.clone());
     let object = api.get_opt(name).await;
     object.with_context(|| format!("reading Plugin {name}"))
+}
+
+/// Checks that a host is installed: the kind `Plugin` is served, and its namespace exists.
+///
+/// # Errors
+/// There is none, or the API server does not answer. The error names the remedy.
+pub async fn check_host(client: &Client, namespace: &str) -> anyhow::Result<()> {
+    const VERSION: &str = "ostler.dev/v1alpha1";
+    let is_absent = |error: &kube::Error| matches!(error, kube::Error::Api(status) if status.code == 404);
+    match client.list_api_group_resources(VERSION).await {
+        Err(e) if is_absent(&e) => bail!(
+            "no host is installed in this cluster: its API server does not serve the kind Plugin of {VERSION}. Install the host first; \
+             --dry-run prints the objects of the plugin without one"
+        ),
+        served => drop(served.context("discovering the kind Plugin")?),
+    }
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    match namespaces.get_metadata(namespace).await {
+        Err(e) if is_absent(&e) => bail!(
+            "no host is installed in namespace {namespace}, which does not exist: --host-namespace names that of the host"
+        ),
+        // Whoever may not read it finds out with the first object.
+        _ => Ok(()),
+    }
 }
 
 /// The resources of an API server.

@@ -500,6 +500,13 @@ fn missing_side_is_named() {
         unasked.contains("its manifest does not ask for it") && !unasked.contains("plugins.team"),
         "{unasked}"
     );
+    let followed = Grants::parse("plugins: {team: {events: true}}", "g.yaml").expect("parses");
+    let followed = followed.grants_for("team").with_asks(asks("{events: true}"));
+    assert_eq!(
+        followed.check_access(&get, "a").unwrap_err().to_string(),
+        "plugin team may not get Instance in namespace a: its manifest does not ask for it: add \
+         `permissions.kubernetes: [{group: \"concourse-ci.org\", kinds: [Instance], verbs: [get], namespaces: [Same]}]` to plugin.yaml"
+    );
     let neither = silent.check_access(&Access::Events, "a").unwrap_err().to_string();
     assert!(
         neither.contains("`permissions.events: true`") && neither.contains("`plugins.team.events: true`"),
