@@ -170,6 +170,10 @@ pub fn test_command(folder: &Path) -> Result<Command> {
     command.arg("test").current_dir(folder);
     if this.alone {
         command.env("CARGO_TARGET_DIR", crate::cache_dir(&this.target).join("native"));
+        // A debugger is for the author's code: without its data, dependencies take a ninth less time.
+        for of in ["package.\"*\"", "build-override"] {
+            command.args(["--config", &format!("profile.dev.{of}.debug=false")]);
+        }
     }
     Ok(command)
 }

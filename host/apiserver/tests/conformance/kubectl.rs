@@ -75,7 +75,7 @@ const FILES: [(&str, &str); 6] = [
 ];
 
 /// Commands whose output is compared, in their order.
-const COMMANDS: [&str; 74] = [
+const COMMANDS: [&str; 73] = [
     "apply -f web.yaml",
     "apply -f web.yaml",
     "get deploy,svc",
@@ -114,7 +114,6 @@ const COMMANDS: [&str; 74] = [
     "label deploy web tier-",
     "annotate deploy web note=text",
     "diff -f web.yaml",
-    "get deploy web -o yaml --show-managed-fields",
     "apply -f web.yaml --server-side",
     "apply -f web.yaml --server-side --force-conflicts",
     "apply -f cm.yaml --server-side --field-manager=one",

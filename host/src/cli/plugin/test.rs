@@ -451,8 +451,16 @@ async fn run_native_tests(project: &Project) -> anyhow::Result<((), String)> {
         return Ok(((), "there are none".into()));
     };
     let program = Path::new(command.get_program()).file_name().unwrap_or_default();
-    let words = [program].into_iter().chain(command.get_args());
-    let words: Vec<_> = words.map(|w| w.to_string_lossy()).collect();
+    let mut words = vec![program.to_string_lossy()];
+    let mut arguments = command.get_args().map(|argument| argument.to_string_lossy());
+    while let Some(argument) = arguments.next() {
+        // Settings that ostler adds.
+        match &*argument {
+            "--config" => drop(arguments.next()),
+            "--quiet" => {}
+            _ => words.push(argument),
+        }
+    }
     let words = words.join(" ");
     let output = Command::from(command)
         .current_dir(&project.folder)
