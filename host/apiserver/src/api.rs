@@ -15,6 +15,7 @@ use crate::content::{check_applied_base, decode_applied, undeterminable_name};
 use crate::crd;
 use crate::escalation;
 use crate::kind::{ServedKind, ServedVersion};
+use crate::limits;
 use crate::object::{current_time, is_removable, metadata_text, set_field};
 use crate::patch;
 use crate::protobuf;
@@ -279,6 +280,7 @@ impl RequestHandler {
                 }
                 ending => {
                     self.complete_stored(context, &mut candidate);
+                    limits::check_stored(&candidate)?;
                     let stored = match ending {
                         EditResult::Removed => {
                             // The writer sees the version of the last stored state, watchers that of the removal.
@@ -568,6 +570,7 @@ impl RequestHandler {
             })
         } else {
             set_field(&mut object["metadata"], "selfLink", None);
+            limits::check_stored(&object)?;
             self.storage.create(&context.kind.resource, key, object)
         };
         let subject = context.kind.subject(&name);

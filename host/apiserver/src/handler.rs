@@ -24,7 +24,7 @@ use crate::response::{
 use crate::state::ServerState;
 use crate::status::StatusError;
 use crate::storage::{GroupResource, StoredKey, StoredObject};
-use crate::{control, discovery, protobuf, review, table, token};
+use crate::{control, discovery, limits, protobuf, review, table, token};
 
 /// Answers a request; an error closes the connection without a response.
 pub async fn handle_request(
@@ -142,6 +142,7 @@ impl ResourceRequest<'_> {
     fn dispatch(self) -> ServerResponse {
         let target = &self.target;
         self.check_authorization()?;
+        limits::check_body(self.body.len())?;
         if let Some(reviewed) = self.answer_review() {
             return reviewed;
         }

@@ -28,6 +28,7 @@ mod fields;
 mod garbage;
 mod handler;
 mod kind;
+mod limits;
 mod metadata;
 mod names;
 mod network_validation;

@@ -3,6 +3,7 @@
 use ostler_schema::Schema;
 use serde_json::{Map, Value};
 
+use crate::limits::check_patch_operations;
 use crate::patch_operations::apply_operations;
 use crate::request::PatchKind;
 use crate::status::StatusError;
@@ -22,6 +23,7 @@ pub fn apply_patch(
             let operations = operations.ok_or_else(|| {
                 StatusError::bad_request("error decoding patch: it is not a list of operations")
             })?;
+            check_patch_operations(operations.len())?;
             apply_operations(&mut patched, operations).map_err(|why| {
                 let message =
                     format!("the server rejected our request due to an error in our request: {why}");

@@ -109,6 +109,7 @@ conformance! {
     objects::patch_types_change_objects,
     objects::unchanged_update_keeps_resource_version,
     objects::dry_run_stores_nothing,
+    objects::size_beyond_its_limit_is_refused,
     schemas::invalid_object_is_refused_with_field_paths,
     schemas::unknown_fields_follow_field_validation,
     schemas::defaults_are_applied,

@@ -501,3 +501,51 @@ pub async fn dry_run_stores_nothing(target: &ConformanceTarget) {
         .expect(200);
     target.get(&name).await.expect(404);
 }
+
+/// Requests and objects of the largest sizes are accepted, and larger ones refused.
+pub async fn size_beyond_its_limit_is_refused(target: &ConformanceTarget) {
+    const MEBIBYTE: usize = 1 << 20;
+    let place = Place::new(target).await;
+    let config_maps = place.core("configmaps");
+    let data =
+        |bytes: usize| json!({"metadata": {"name": unique("sized")}, "data": {"a": "x".repeat(bytes)}});
+    target.post(&config_maps, &data(MEBIBYTE)).await.expect(201);
+    let status = target.post(&config_maps, &data(MEBIBYTE + 1)).await.expect(422);
+    assert_eq!(status["details"]["causes"][0]["reason"], "FieldValueTooLong");
+    let status = target.post(&config_maps, &data(3 * MEBIBYTE)).await.expect(413);
+    assert_eq!(status["reason"], "RequestEntityTooLarge");
+    let annotated = |bytes: usize| {
+        let annotations = json!({"a": "x".repeat(bytes - 1)});
+        json!({"metadata": {"name": unique("sized"), "annotations": annotations}})
+    };
+    target
+        .post(&config_maps, &annotated(MEBIBYTE / 4))
+        .await
+        .expect(201);
+    target
+        .post(&config_maps, &annotated(MEBIBYTE / 4 + 1))
+        .await
+        .expect(422);
+    for (length, code) in [(253, 201), (254, 422)] {
+        let named = json!({"metadata": {"name": "a".repeat(length)}});
+        target.post(&config_maps, &named).await.expect(code);
+    }
+    place.create(target, "patched", json!({})).await;
+    let operations =
+        |count: usize| vec![json!({"op": "add", "path": "/spec/url", "value": "http://a"}); count];
+    for (count, code) in [(10_000, 200), (10_001, 413)] {
+        let patch = operations(count).into();
+        target
+            .patch("json", &place.path("patched"), &patch)
+            .await
+            .expect(code);
+    }
+    // What etcd does not store, in an object of any size.
+    let large = |bytes: usize| place.thing(&unique("sized"), json!({"free": {"text": "x".repeat(bytes)}}));
+    target.post(&place.things(), &large(MEBIBYTE)).await.expect(201);
+    let status = target
+        .post(&place.things(), &large(MEBIBYTE * 8 / 5))
+        .await
+        .expect(500);
+    assert_eq!(status["message"], "etcdserver: request is too large");
+}
