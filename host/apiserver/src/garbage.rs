@@ -38,9 +38,13 @@ fn has_finalizer(object: &Value, name: &str) -> bool {
 
 fn remove_finalizer(api: &RequestHandler, resource: &GroupResource, key: &StoredKey, name: &str) {
     api.adjust_object(resource, key, |object| {
-        if let Some(all) = object["metadata"]["finalizers"].as_array_mut() {
-            all.retain(|one| one != name);
-        }
+        let metadata = &mut object["metadata"];
+        let Some(mut left) = metadata["finalizers"].as_array().cloned() else {
+            return;
+        };
+        left.retain(|one| one != name);
+        // A namespace outlives its last finalizer, and metadata has no empty lists.
+        set_field(metadata, "finalizers", (!left.is_empty()).then(|| left.into()));
     });
 }
 

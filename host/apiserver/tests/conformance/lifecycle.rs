@@ -157,7 +157,9 @@ pub async fn deleted_namespace_deletes_its_contents(target: &ConformanceTarget) 
         namespace["metadata"]["labels"]["kubernetes.io/metadata.name"],
         place.namespace.as_str()
     );
-    let going = target.delete(&path, &json!({})).await.expect(200);
+    // No policy keeps what a namespace contains.
+    let policy = json!({"propagationPolicy": "Orphan"});
+    let going = target.delete(&path, &policy).await.expect(200);
     assert_eq!(going["status"]["phase"], "Terminating");
     let refused = target
         .post(&place.core("configmaps"), &json!({"metadata": {"name": "late"}}))
@@ -181,7 +183,11 @@ pub async fn deleted_namespace_deletes_its_contents(target: &ConformanceTarget) 
             answer.body["metadata"]["deletionTimestamp"].is_string()
         })
         .await;
-    target.get(&path).await.expect(200);
+    target
+        .until(&path, |answer| {
+            answer.code == 200 && answer.body["metadata"].get("finalizers").is_none()
+        })
+        .await;
     target
         .patch(
             "merge",
