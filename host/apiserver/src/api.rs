@@ -644,7 +644,7 @@ impl RequestHandler {
             builtin::prepare_object(context.kind, Some(shown), candidate);
         }
         // Ownership is that of what the client has sent, not of what the server completes.
-        let sent = builtin::completes_changes(context.kind).then(|| candidate.clone());
+        let mut sent = builtin::completes_changes(context.kind).then(|| candidate.clone());
         if is_completed {
             builtin::complete_change(context.kind, shown, candidate);
         }
@@ -670,7 +670,6 @@ impl RequestHandler {
             set_field(&mut candidate["metadata"], "managedFields", None);
         } else if !matches!(edit, Edit::Apply(..)) {
             let writer = self.field_writer(context);
-            let mut sent = sent;
             let tracked = sent.as_mut().unwrap_or(candidate);
             apply::track_update(&context.version.schema, Some(shown), tracked, &writer);
             if let Some(sent) = sent {

@@ -8,7 +8,7 @@ use ostler_schema::FieldError;
 use serde_json::Value;
 
 use crate::builtin::EXTENSIONS_GROUP;
-use crate::checks::check_not_negative;
+use crate::checks::{check_not_negative, is_empty_list};
 use crate::crd_validation;
 use crate::kind::ServedKind;
 use crate::metadata::validate_label_selector;
@@ -67,10 +67,6 @@ fn validate_finalizers(kind: &ServedKind, object: &Value) -> Vec<FieldError> {
         .collect()
 }
 
-fn is_empty(value: &Value) -> bool {
-    value.as_array().is_none_or(Vec::is_empty)
-}
-
 fn is_blank(value: &Value) -> bool {
     value.as_str().is_none_or(str::is_empty)
 }
@@ -81,16 +77,16 @@ fn validate_rules(role: &Value) -> Vec<FieldError> {
         let mut require = |field: &str, rule: &str| {
             errors.push(FieldError::required(&format!("rules[{index}].{field}"), rule));
         };
-        if is_empty(&rule["verbs"]) {
+        if is_empty_list(&rule["verbs"]) {
             require("verbs", "verbs must contain at least one value");
         }
-        if !is_empty(&rule["nonResourceURLs"]) {
+        if !is_empty_list(&rule["nonResourceURLs"]) {
             continue;
         }
-        if is_empty(&rule["apiGroups"]) {
+        if is_empty_list(&rule["apiGroups"]) {
             require("apiGroups", "resource rules must supply at least one api group");
         }
-        if is_empty(&rule["resources"]) {
+        if is_empty_list(&rule["resources"]) {
             require("resources", "resource rules must supply at least one resource");
         }
     }
@@ -282,7 +278,7 @@ fn validate_claim(object: &Value) -> Vec<FieldError> {
 pub fn validate_claim_spec(spec: &Value, path: &str) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let modes = format!("{path}.accessModes");
-    if is_empty(&spec["accessModes"]) {
+    if is_empty_list(&spec["accessModes"]) {
         let rule = "at least 1 access mode is required";
         errors.push(FieldError::required(&modes, rule));
     }

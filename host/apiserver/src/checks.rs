@@ -11,6 +11,11 @@ pub fn text<'a>(value: &'a Value, field: &str) -> &'a str {
     value[field].as_str().unwrap_or_default()
 }
 
+/// Returns true for a list that is missing or has no items.
+pub fn is_empty_list(value: &Value) -> bool {
+    value.as_array().is_none_or(Vec::is_empty)
+}
+
 /// Returns what is wrong with a value that must be one of a few; one that is missing is valid.
 pub fn check_supported<const N: usize>(
     value: &Value,

@@ -27,17 +27,14 @@ fn untyped_config(context: &WriteParameters<'_>, config: &Value, why: &str) -> S
 
 /// Checks that what an applied configuration has been merged into can be decoded as an object of a built-in kind: 500 otherwise.
 pub(crate) fn decode_applied(context: &WriteParameters<'_>, object: &mut Value) -> Result<(), StatusError> {
-    if !context.kind.custom {
-        context.version.schema.cut_integers(object);
+    if context.kind.custom {
+        return Ok(());
     }
-    match find_undecodable(context, object).filter(|_| !context.kind.custom) {
+    context.version.schema.cut_integers(object);
+    match find_undecodable(context, object) {
         Some(why) => {
             let described = describe_converted(context, object);
-            let kind = format!(
-                "{}, Kind={}",
-                context.kind.api_version(&context.version.name),
-                context.kind.kind
-            );
+            let kind = describe_kind(context);
             let message = format!(
                 "failed to convert new object ({described}) to proper version: unable to convert unstructured object to {kind}: {why}"
             );
@@ -64,12 +61,17 @@ pub(crate) fn check_applied_base(context: &WriteParameters<'_>, live: &Value) ->
 /// The object in errors of conversions.
 fn describe_converted(context: &WriteParameters<'_>, object: &Value) -> String {
     format!(
-        "{}/{}; {}, Kind={}",
+        "{}/{}; {}",
         metadata_text(object, "namespace"),
         metadata_text(object, "name"),
-        context.kind.api_version(&context.version.name),
-        context.kind.kind
+        describe_kind(context)
     )
+}
+
+/// The kind in errors of conversions.
+fn describe_kind(context: &WriteParameters<'_>) -> String {
+    let version = context.kind.api_version(&context.version.name);
+    format!("{version}, Kind={}", context.kind.kind)
 }
 
 /// The first part of an object that cannot be decoded: of a custom kind only metadata is decoded into a structure.
@@ -173,7 +175,9 @@ impl RequestHandler {
             let why = "Object 'apiVersion' is missing in 'object has no apiVersion field'";
             return Err(StatusError::internal(why));
         }
-        if let Some(why) = find_undecodable(context, object).filter(|_| context.kind.custom) {
+        if context.kind.custom
+            && let Some(why) = find_undecodable(context, object)
+        {
             return Err(StatusError::invalid_patch(object, &why));
         }
         let warnings = self.prepare_content(context, object, false).map_err(|error| {

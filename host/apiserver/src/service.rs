@@ -42,7 +42,8 @@ fn is_empty(value: &Value) -> bool {
 pub fn complete_change(object: &mut Value, old: &Value) {
     let spec = &mut object["spec"];
     let old = &old["spec"];
-    if has_addresses(old) && has_addresses(spec) {
+    let keeps_addresses = has_addresses(old) && has_addresses(spec);
+    if keeps_addresses {
         for field in ["clusterIP", "clusterIPs"] {
             if is_empty(&spec[field]) && !is_empty(&old[field]) {
                 spec[field] = old[field].clone();
@@ -56,7 +57,7 @@ pub fn complete_change(object: &mut Value, old: &Value) {
     }
     // Endpoints of a headless Service without a selector may be of both families.
     let is_plain = |spec: &Value| spec["clusterIP"] != "None" || is_empty(&spec["selector"]);
-    if has_addresses(old) && has_addresses(spec) {
+    if keeps_addresses {
         for field in ["ipFamilyPolicy", "ipFamilies"] {
             let stays = field == "ipFamilyPolicy" || (is_plain(old) && is_plain(spec));
             if is_empty(&spec[field]) && stays {

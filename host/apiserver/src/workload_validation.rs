@@ -4,14 +4,10 @@ use ostler_schema::FieldError;
 use serde_json::{Value, json};
 
 use crate::builtin_validation::{check_count_or_percentage, validate_claim_spec};
-use crate::checks::check_not_negative;
+use crate::checks::{check_not_negative, check_supported, is_empty_list};
 use crate::metadata::{validate_label_selector, validate_labels};
 use crate::names::{LABEL_RULE, is_dns_label};
 use crate::pod_validation::validate_pod_spec;
-
-fn is_empty(value: &Value) -> bool {
-    value.as_array().is_none_or(Vec::is_empty)
-}
 
 /// Validates a workload: the pods it makes, and that it selects them.
 pub fn validate_workload(kind: &str, object: &Value, is_new: bool) -> Vec<FieldError> {
@@ -27,7 +23,7 @@ pub fn validate_workload(kind: &str, object: &Value, is_new: bool) -> Vec<FieldE
         if kind != "DaemonSet" {
             errors.push(FieldError::required("spec.selector", ""));
         }
-    } else if is_unset(&selector["matchLabels"]) && is_empty(&selector["matchExpressions"]) {
+    } else if is_unset(&selector["matchLabels"]) && is_empty_list(&selector["matchExpressions"]) {
         let rule = format!("empty selector is invalid for {}", kind.to_lowercase());
         errors.push(FieldError::invalid("spec.selector", selector, rule));
     }
@@ -64,11 +60,8 @@ pub fn validate_workload(kind: &str, object: &Value, is_new: bool) -> Vec<FieldE
     }
     mount_claims(&mut pod, claims);
     errors.extend(validate_pod_spec(&pod, "spec.template.spec"));
-    let policy = &pod["restartPolicy"];
-    if policy.as_str().is_some_and(|policy| policy != "Always") {
-        let field = "spec.template.spec.restartPolicy";
-        errors.push(FieldError::unsupported(field, policy, &["Always".into()]));
-    }
+    let field = "spec.template.spec.restartPolicy";
+    errors.extend(check_supported(&pod["restartPolicy"], field, ["Always"]));
     errors
 }
 
