@@ -340,6 +340,18 @@ impl RunningNode {
             .try_for_each(ControlPlane::check_running)
     }
 
+    /// Returns the last lines of the logs of the programs that run containers, by program.
+    pub fn log_tails(&self) -> Vec<(&'static str, String)> {
+        let programs = ["containerd", "kube-scheduler", "kube-proxy", "kubelet"];
+        let tail = |program| {
+            (
+                program,
+                read_tail(&self.folder.path().join(format!("{program}.log"))),
+            )
+        };
+        programs.map(tail).into()
+    }
+
     /// Waits for Ctrl-C. Fails when a part exits before.
     fn wait_for_interrupt(&mut self) -> Result<()> {
         while !wait_for_interrupt(Duration::from_secs(1)) {

@@ -213,7 +213,7 @@ impl Suite<'_> {
         let (host, components) = host
             .zip(self.variables.get(COMPONENTS_VARIABLE))
             .context("the host and the components are not built")?;
-        let node = match node::start_node(control_plane, host, components) {
+        let mut node = match node::start_node(control_plane, host, components) {
             Err(error) if error.is::<NodeUnsupported>() && !self.selection.names(Tier::Node) => {
                 self.report.add_omission(format!("node: {error}"));
                 return Ok(());
@@ -224,7 +224,20 @@ impl Suite<'_> {
             .insert(NODE_KUBECONFIG_VARIABLE, node.kubeconfig()?);
         let registry = node.registry()?.to_string();
         self.variables.insert(NODE_REGISTRY_VARIABLE, registry.into());
+        let failures = self.report.failure_count();
         self.run_stage(&[Tier::Node])?;
+        if self.report.failure_count() > failures {
+            for (program, lines) in node.log_tails() {
+                print_status(&format!("── the end of the log of {program} ──\n{lines}"));
+            }
+        }
+        if let Err(error) = node.check_running() {
+            // Named beside the tests that failed, which may have failed for this.
+            self.report.add_failure(TestOutput {
+                test: "node".to_owned(),
+                lines: format!("{error:#}").lines().map(str::to_owned).collect(),
+            });
+        }
         node.end()
     }
 

@@ -218,10 +218,9 @@ fn find_kubelet(lab: &Lab) -> Option<u32> {
     let argument = format!("--root-dir={}/kubelet", folder.display());
     find_process(|read| {
         let command = read("cmdline");
-        let mut words = command.split(|byte| *byte == 0);
-        // The shell that restarts it has the same arguments.
-        words.next().is_some_and(|program| !program.ends_with(b"/sh"))
-            && words.any(|word| word == argument.as_bytes())
+        let mut words = command.split(|byte| *byte == 0).skip(1);
+        // The shell that restarts it, and the command that has entered its namespaces, have the same arguments after others.
+        words.next() == Some(b"kubelet") && words.any(|word| word == argument.as_bytes())
     })
 }
 

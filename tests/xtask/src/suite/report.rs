@@ -9,6 +9,8 @@ use crate::paths;
 
 /// Number of lines repeated from the panic of a failed test on, and from the end of its output.
 const EXCERPT_LINES: usize = 10;
+/// Maximum number of characters of a panic's message in the last lines.
+const MAX_SUMMARY_LENGTH: usize = 300;
 
 /// Results of one executable, from the lines of libtest.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -43,6 +45,18 @@ pub struct TestOutput {
 }
 
 impl TestOutput {
+    /// Returns its name with the first line of the panic's message, or of its output if it has not panicked.
+    fn summary(&self) -> String {
+        let panicked = self.lines.iter().position(|line| line.contains("panicked at"));
+        match self.lines.get(panicked.map_or(0, |index| index + 1)) {
+            None => self.test.clone(),
+            Some(message) => {
+                let shortened: String = message.chars().take(MAX_SUMMARY_LENGTH).collect();
+                format!("{}: {shortened}", self.test)
+            }
+        }
+    }
+
     /// Returns the lines from its panic on, and its last ones.
     fn excerpt(&self) -> Vec<String> {
         let lines = &self.lines;
@@ -137,6 +151,11 @@ impl SuiteReport {
         self.omissions.push(reason);
     }
 
+    /// Returns how many tests failed, those that passed when they ran again not counted.
+    pub fn failure_count(&self) -> usize {
+        self.failed.len()
+    }
+
     /// Returns whether no test failed.
     pub fn is_success(&self) -> bool {
         self.failed.is_empty()
@@ -156,18 +175,17 @@ impl SuiteReport {
             lines.push(format!("---- {} ----", failed.test));
             lines.extend(failed.excerpt());
         }
-        let names = |outputs: &mut dyn Iterator<Item = &TestOutput>| {
-            let names: BTreeSet<_> = outputs.map(|output| output.test.clone()).collect();
-            names.into_iter().collect::<Vec<_>>()
+        let summaries = |outputs: &mut dyn Iterator<Item = &TestOutput>| -> BTreeSet<_> {
+            outputs.map(TestOutput::summary).collect()
         };
         for reason in &self.omissions {
             lines.push(format!("not run: {reason}"));
         }
-        for name in names(&mut self.flaky.iter().map(|flaky| &flaky.failed)) {
-            lines.push(format!("flaky: {name}"));
+        for summary in summaries(&mut self.flaky.iter().map(|flaky| &flaky.failed)) {
+            lines.push(format!("flaky: {summary}"));
         }
-        for name in names(&mut self.failed.iter()) {
-            lines.push(format!("failed: {name}"));
+        for summary in summaries(&mut self.failed.iter()) {
+            lines.push(format!("failed: {summary}"));
         }
         lines.push(self.summary());
         lines
@@ -288,8 +306,8 @@ mod tests {
             panicked,
             "no",
             "not run: node: it needs root",
-            "flaky: a",
-            "failed: b",
+            "flaky: a: no",
+            "failed: b: no",
             "7 passed, 1 failed, 1 flaky",
         ];
         assert_eq!(report.lines(), expected);
