@@ -332,6 +332,11 @@ impl RequestHandler {
                 }
                 (object, warnings)
             }
+            Edit::Patch(kind, body) if context.subresource == "scale" => {
+                // The object is not decoded again, so that nothing of it gets a default.
+                let object = patch::apply_patch(*kind, &context.version.schema, shown, body)?;
+                (object, Vec::new())
+            }
             Edit::Patch(kind, body) => {
                 let mut object = patch::apply_patch(*kind, &context.version.schema, shown, body)?;
                 if !context.kind.custom {
@@ -476,7 +481,7 @@ impl RequestHandler {
         if let Some(old) = old.filter(|old| old["metadata"]["deletionTimestamp"].is_string()) {
             errors.extend(crate::metadata::forbid_new_finalizers(object, old));
         }
-        for field in ["deletionTimestamp", "deletionGracePeriodSeconds"] {
+        for field in ["uid"].into_iter().chain(DELETION_FIELDS) {
             let new = &object["metadata"][field];
             if old.is_some_and(|old| old["metadata"][field] != *new) {
                 let path = format!("metadata.{field}");
@@ -604,29 +609,20 @@ impl RequestHandler {
         self.check_escalation(context, candidate, Some(shown))?;
         let name = metadata_text(shown, "name").to_owned();
         let subject = context.kind.subject(&name);
-        let uid = metadata_text(candidate, "uid");
-        if !uid.is_empty() && uid != live.uid() {
-            return Err(match edit {
-                // The uid of a replacement is a precondition, that of a patch is a change.
-                Edit::Replace(_) => StatusError::conflict(
-                    subject,
-                    format!(
-                        "StorageError: invalid object, Code: 4, Key: /registry/{}/{}/{}/{name}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
-                        context.kind.resource.group,
-                        context.kind.resource.plural,
-                        metadata_text(shown, "namespace"),
-                        live.uid()
-                    ),
+        let uid = metadata_text(candidate, "uid").to_owned();
+        let is_other = !uid.is_empty() && uid != live.uid();
+        if is_other && matches!(edit, Edit::Replace(_)) {
+            // The uid of a replacement is a precondition, that of a patch is a change.
+            return Err(StatusError::conflict(
+                subject,
+                format!(
+                    "StorageError: invalid object, Code: 4, Key: /registry/{}/{}/{}/{name}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
+                    context.kind.resource.group,
+                    context.kind.resource.plural,
+                    metadata_text(shown, "namespace"),
+                    live.uid()
                 ),
-                _ => StatusError::invalid(
-                    subject,
-                    vec![FieldError::invalid(
-                        "metadata.uid",
-                        &uid.into(),
-                        "field is immutable",
-                    )],
-                ),
-            });
+            ));
         }
         let revision = metadata_text(candidate, "resourceVersion");
         if !revision.is_empty() && revision != live.revision.to_string() {
@@ -635,16 +631,27 @@ impl RequestHandler {
         let schema = &context.version.schema;
         let is_untyped = schema.find_untyped_update(candidate).is_some();
         let managed = candidate["metadata"].get("managedFields").cloned();
+        let is_omitted =
+            |field: &&str| candidate["metadata"][*field].is_null() && !shown["metadata"][*field].is_null();
+        let omitted: Vec<&str> = DELETION_FIELDS.into_iter().filter(is_omitted).collect();
         self.restore_system_fields(context, shown, candidate);
         if let (Some(managed), Some(metadata)) = (managed, candidate["metadata"].as_object_mut()) {
             metadata.insert("managedFields".into(), managed);
+        }
+        if is_other {
+            candidate["metadata"]["uid"] = uid.into();
         }
         let is_completed = context.subresource.is_empty() || builtin::completes_status(context.kind);
         if is_completed {
             builtin::prepare_object(context.kind, Some(shown), candidate);
         }
         // Ownership is that of what the client has sent, not of what the server completes.
-        let mut sent = builtin::completes_changes(context.kind).then(|| candidate.clone());
+        let is_completed_later = builtin::completes_changes(context.kind) || !omitted.is_empty();
+        let mut sent = is_completed_later.then(|| candidate.clone());
+        for field in omitted {
+            sent.iter_mut()
+                .for_each(|sent| set_field(&mut sent["metadata"], field, None));
+        }
         if is_completed {
             builtin::complete_change(context.kind, shown, candidate);
         }
@@ -665,7 +672,7 @@ impl RequestHandler {
         }
         self.validate_object(context, candidate, Some(shown))?;
         self.complete_definition(context, candidate);
-        if is_untyped {
+        if is_untyped && !matches!(edit, Edit::Apply(..)) {
             // What the client has sent cannot be compared by the schema, though what it cannot change here is restored.
             set_field(&mut candidate["metadata"], "managedFields", None);
         } else if !matches!(edit, Edit::Apply(..)) {
@@ -694,10 +701,7 @@ impl RequestHandler {
     /// Restores the fields that a client cannot change, and those outside of the subresource.
     fn restore_system_fields(&self, context: &WriteParameters<'_>, shown: &Value, candidate: &mut Value) {
         if context.subresource == "status" {
-            let status = candidate
-                .get("status")
-                .filter(|status| !status.is_null())
-                .cloned();
+            let status = candidate.get("status").cloned();
             let metadata = candidate["metadata"].take();
             *candidate = shown.clone();
             set_field(candidate, "status", status);
@@ -847,6 +851,9 @@ fn require_revision(context: &WriteParameters<'_>, name: &str, object: &Value) -
     };
     Err(StatusError::invalid(subject, vec![error]))
 }
+
+/// Metadata of a deletion, which an object keeps.
+const DELETION_FIELDS: [&str; 2] = ["deletionTimestamp", "deletionGracePeriodSeconds"];
 
 /// The result of an edit.
 enum EditResult {

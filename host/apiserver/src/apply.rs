@@ -1,7 +1,7 @@
 //! Field ownership (`managedFields`): server-side apply, and the tracking of other writes.
 
 use ostler_schema::Schema;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::fields::{self, FieldSet};
 use crate::object::set_field;
@@ -235,13 +235,14 @@ pub fn apply_config(
         });
     }
     let mut config = applied.clone();
-    let mut is_cut = false;
+    let mut ignored = Map::new();
     if let Some(config) = config.as_object_mut() {
-        let count = config.len();
-        config.retain(|field, _| {
-            matches!(field.as_str(), "apiVersion" | "kind" | "metadata") || writer.can_write(field)
-        });
-        is_cut = config.len() < count;
+        for (field, value) in std::mem::take(config) {
+            let is_written =
+                matches!(field.as_str(), "apiVersion" | "kind" | "metadata") || writer.can_write(&field);
+            let kept = if is_written { &mut *config } else { &mut ignored };
+            kept.insert(field, value);
+        }
         if writer.subresource == "status" && !writer.writes_metadata_with_status {
             config.remove("metadata");
         }
@@ -278,8 +279,10 @@ pub fn apply_config(
     if !conflicts.is_empty() && !force {
         return Err(conflict_error(conflicts));
     }
-    // An apply that changes nothing leaves the time of its entry, and gives a new entry none.
-    let time = if live.is_some() && before == &after && !is_cut {
+    // An apply that changes nothing leaves the time of its entry, and gives a new entry none. It changes something also where this
+    // resource does not write it.
+    let is_unchanged = before == &after && fields::merge_values(schema, before, &ignored.into()) == *before;
+    let time = if live.is_some() && is_unchanged {
         mine.as_ref().map(|mine| mine.time.clone()).unwrap_or_default()
     } else {
         writer.now.clone()

@@ -31,7 +31,7 @@ pub fn apply_dependent_defaults(kind: &ServedKind, object: &mut Value) {
         ("apps", "ReplicaSet") => complete_template(object),
         ("batch", "Job") => complete_job(object),
         ("networking.k8s.io", "NetworkPolicy") => complete_network_policy(&mut object["spec"]),
-        (RBAC_GROUP, "RoleBinding" | "ClusterRoleBinding") => complete_subjects(object),
+        (RBAC_GROUP, "RoleBinding" | "ClusterRoleBinding") => complete_binding(object),
         _ => {}
     }
 }
@@ -227,7 +227,11 @@ fn complete_network_policy(spec: &mut Value) {
     fill(spec, "policyTypes", types);
 }
 
-fn complete_subjects(object: &mut Value) {
+fn complete_binding(object: &mut Value) {
+    if object["roleRef"].is_null() {
+        object["roleRef"] = json!({});
+    }
+    fill(&mut object["roleRef"], "apiGroup", RBAC_GROUP);
     for subject in list(object, "subjects") {
         if matches!(subject["kind"].as_str(), Some("User" | "Group")) {
             fill(subject, "apiGroup", RBAC_GROUP);

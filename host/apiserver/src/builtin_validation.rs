@@ -12,7 +12,7 @@ use crate::checks::{check_not_negative, is_empty_list};
 use crate::crd_validation;
 use crate::kind::ServedKind;
 use crate::metadata::validate_label_selector;
-use crate::names::{SUBDOMAIN_RULE, is_dns_subdomain};
+use crate::names::{PATH_SEGMENT_RULE, SUBDOMAIN_RULE, is_dns_subdomain, is_path_segment};
 use crate::network_validation;
 use crate::pod_validation::{CONFIG_KEY_RULE, is_config_key, validate_pod_spec};
 use crate::quantity::compare_quantities;
@@ -115,6 +115,12 @@ fn validate_role_reference(kind: &ServedKind, binding: &Value, old: Option<&Valu
     }
     if is_blank(&role["name"]) {
         errors.push(FieldError::required("roleRef.name", ""));
+    } else if !role["name"].as_str().is_some_and(is_path_segment) {
+        errors.push(FieldError::invalid(
+            "roleRef.name",
+            &role["name"],
+            PATH_SEGMENT_RULE,
+        ));
     }
     if old.is_some_and(|old| old["roleRef"] != *role) {
         errors.push(FieldError::invalid("roleRef", role, "cannot change roleRef"));

@@ -167,18 +167,17 @@ impl RequestHandler {
                 return Err(StatusError::invalid_patch(object, "apiVersion is not a string"));
             }
         }
-        // An object of a built-in kind is decoded first.
-        if context.kind.custom && object.get("metadata").is_none_or(Value::is_null) {
-            return Err(undeterminable_name(name));
-        }
-        if context.kind.custom && is_missing(&object["apiVersion"]) {
-            let why = "Object 'apiVersion' is missing in 'object has no apiVersion field'";
-            return Err(StatusError::internal(why));
-        }
         if context.kind.custom
             && let Some(why) = find_undecodable(context, object)
         {
             return Err(StatusError::invalid_patch(object, &why));
+        }
+        if context.kind.custom && is_missing(&object["apiVersion"]) {
+            if object["metadata"].is_null() {
+                return Err(undeterminable_name(name));
+            }
+            let why = "Object 'apiVersion' is missing in 'object has no apiVersion field'";
+            return Err(StatusError::internal(why));
         }
         let warnings = self.prepare_content(context, object, false).map_err(|error| {
             match error.message.split_once("strict decoding error") {

@@ -308,6 +308,11 @@ fn compare_at(
                     compare_at(item_schema(schema, &unknown), old, new, path, out);
                 } else if new.is_empty() {
                     out.removed.insert_path(path);
+                } else if let [only] = old.as_slice() {
+                    // As one, they have no members.
+                    compare_at(item_schema(schema, &unknown), Some(only), None, path, out);
+                    out.removed.remove_member(path);
+                    out.changed.insert_path(path);
                 } else if let [only] = new.as_slice() {
                     // Which of the former ones it was is not known.
                     compare_at(item_schema(schema, &unknown), None, Some(only), path, out);
@@ -319,12 +324,15 @@ fn compare_at(
             }
         }
         _ if before.is_some() && after.is_some() && before != after => {
-            // Of another shape: what was below it is gone, and what is below it is new.
+            // Of another shape: what was below it is gone, and what is below it is new. A null is a container without members, and
+            // another value than one that is empty.
             compare_at(schema, before, None, path, out);
-            if after.is_some_and(Value::is_null) && shape(before) > 1 {
+            let has_members =
+                |value: Option<&Value>| shape(value) > 1 && !value.is_some_and(is_empty_container);
+            if after.is_some_and(Value::is_null) && has_members(before) {
                 return out.removed.remove_member(path);
             }
-            if before.is_some_and(Value::is_null) && shape(after) > 1 {
+            if before.is_some_and(Value::is_null) && has_members(after) {
                 compare_at(schema, None, after, path, out);
                 out.removed.remove_member(path);
                 return out.changed.remove_member(path);
@@ -435,8 +443,11 @@ pub fn remove_fields(schema: &Schema, value: &mut Value, gone: &FieldSet, kept: 
                     return true;
                 };
                 let keep = kept.0.get(&element).unwrap_or(&none);
-                // A declared field goes with all that is in it, of which defaults have no owner.
-                if (node.member || schema.declares(name)) && !keep.member && keep.children.is_empty() {
+                // A declared field goes with all that is in it, of which defaults have no owner, unless somebody owns a part of it. A
+                // key goes unless somebody owns the key itself.
+                let is_declared = schema.declares(name);
+                let is_kept = keep.member || (is_declared && !keep.children.is_empty());
+                if (node.member || is_declared) && !is_kept {
                     return false;
                 }
                 let was_empty = is_empty_container(value);
@@ -467,7 +478,7 @@ pub fn remove_fields(schema: &Schema, value: &mut Value, gone: &FieldSet, kept: 
                 return true;
             };
             let keep = kept.0.get(&element).unwrap_or(&none);
-            if node.member && !keep.member && keep.children.is_empty() {
+            if node.member && !keep.member {
                 return false;
             }
             remove_fields(

@@ -145,7 +145,8 @@ impl ServedKind {
     ) -> Vec<FieldError> {
         let schema = &version.schema;
         let mut errors = if is_status {
-            let old = old.and_then(|old| old.get("status"));
+            // A null in the place of a missing status changes nothing.
+            let old = old.map(|old| old.get("status").unwrap_or(&Value::Null));
             let status = object.get("status").zip(schema.field("status"));
             status.map_or_else(Vec::new, |(status, schema)| {
                 schema.validate_at(status, old, "status")

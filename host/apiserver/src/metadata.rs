@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use crate::kind::ServedKind;
 use crate::names::{
-    LABEL_RULE, LABEL_VALUE_RULE, QUALIFIED_NAME_RULE, SUBDOMAIN_RULE, is_dns_label, is_dns_subdomain,
-    is_label_value, is_qualified_name,
+    LABEL_RULE, LABEL_VALUE_RULE, PATH_SEGMENT_RULE, QUALIFIED_NAME_RULE, SUBDOMAIN_RULE, is_dns_label,
+    is_dns_subdomain, is_label_value, is_path_segment, is_qualified_name,
 };
 use crate::rbac::RBAC_GROUP;
 
@@ -66,8 +66,11 @@ pub fn validate_embedded_metadata(metadata: &Value, path: &str) -> Vec<FieldErro
     let mut errors = Vec::new();
     let name = metadata["name"].as_str().unwrap_or_default();
     if !is_path_segment(name) {
-        let rule = "may not contain '/' or '%', and may not be '.' or '..'";
-        errors.push(FieldError::invalid(&format!("{path}.name"), &name.into(), rule));
+        errors.push(FieldError::invalid(
+            &format!("{path}.name"),
+            &name.into(),
+            PATH_SEGMENT_RULE,
+        ));
     }
     errors.extend(validate_common(metadata, path));
     errors
@@ -265,10 +268,6 @@ pub fn forbid_new_finalizers(object: &Value, old: &Value) -> Option<FieldError> 
         fresh.join(", ")
     );
     (!fresh.is_empty()).then(|| FieldError::forbidden("metadata.finalizers", why))
-}
-
-fn is_path_segment(name: &str) -> bool {
-    !name.contains(['/', '%']) && !matches!(name, "." | "..")
 }
 
 /// Rules for the names of a kind's objects.

@@ -13,6 +13,14 @@ pub const LABEL_VALUE_RULE: &str = "a valid label must be an empty string or con
 /// Rule for the key of a label or an annotation, and for a finalizer.
 pub const QUALIFIED_NAME_RULE: &str = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
 
+/// The rule of names that are a segment of a path.
+pub const PATH_SEGMENT_RULE: &str = "may not contain '/' or '%', and may not be '.' or '..'";
+
+/// Returns true if a text can be a segment of a path.
+pub fn is_path_segment(text: &str) -> bool {
+    !text.contains(['/', '%']) && !matches!(text, "." | "..")
+}
+
 /// Returns true for a DNS label that starts with a letter (RFC 1035).
 pub fn is_dns_1035_label(text: &str) -> bool {
     is_dns_label(text) && text.starts_with(|c: char| c.is_ascii_lowercase())

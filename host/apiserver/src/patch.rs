@@ -30,7 +30,7 @@ pub fn apply_patch(
                 StatusError::new(422, "Invalid", message)
             })?;
         }
-        PatchKind::Merge | PatchKind::Apply => json_patch::merge(&mut patched, body),
+        PatchKind::Merge | PatchKind::Apply => merge_json(&mut patched, body),
         PatchKind::Strategic => merge_strategic(schema, &mut patched, body)?,
     }
     if patched.is_object() {
@@ -40,6 +40,41 @@ pub fn apply_patch(
             &patched,
             "the patch does not leave an object",
         ))
+    }
+}
+
+/// A JSON merge patch (RFC 7396), except that nulls go from new lists, too, as the library of a kube-apiserver removes them.
+pub fn merge_json(target: &mut Value, patch: &Value) {
+    match (target, patch) {
+        (Value::Object(fields), Value::Object(changes)) => {
+            for (name, change) in changes {
+                match fields.get_mut(name) {
+                    _ if change.is_null() => {
+                        fields.remove(name);
+                    }
+                    Some(Value::Null) | None => {
+                        fields.insert(name.clone(), without_nulls(change));
+                    }
+                    Some(field) => merge_json(field, change),
+                }
+            }
+        }
+        // A list in the place of an object is taken as it is.
+        (target @ Value::Object(_), _) => *target = patch.clone(),
+        (target, _) => *target = without_nulls(patch),
+    }
+}
+
+/// A copy of a value of which no object, in lists either, has a field that is null.
+fn without_nulls(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let kept = fields.iter().filter(|(_, field)| !field.is_null());
+            kept.map(|(name, field)| (name.clone(), without_nulls(field)))
+                .collect()
+        }
+        Value::Array(items) => items.iter().map(without_nulls).collect(),
+        _ => value.clone(),
     }
 }
 

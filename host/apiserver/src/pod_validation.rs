@@ -6,7 +6,7 @@ use ostler_schema::FieldError;
 use serde_json::Value;
 
 use crate::checks::{check_not_negative, check_port, check_port_number, check_supported, is_port_name, text};
-use crate::metadata::check_requirement;
+use crate::metadata::{check_requirement, validate_labels};
 use crate::names::{
     LABEL_RULE, LABEL_VALUE_RULE, QUALIFIED_NAME_RULE, SUBDOMAIN_RULE, is_dns_label, is_dns_subdomain,
     is_label_value, is_qualified_name,
@@ -22,6 +22,60 @@ const VALUE_SOURCES: [&str; 5] = [
     "configMapKeyRef",
     "secretKeyRef",
     "fileKeyRef",
+];
+/// Sources of a volume, in the order in which more than one are refused.
+const VOLUME_SOURCES: [&str; 29] = [
+    "emptyDir",
+    "hostPath",
+    "gitRepo",
+    "gcePersistentDisk",
+    "awsElasticBlockStore",
+    "secret",
+    "nfs",
+    "iscsi",
+    "glusterfs",
+    "persistentVolumeClaim",
+    "rbd",
+    "cinder",
+    "cephfs",
+    "flocker",
+    "downwardAPI",
+    "fc",
+    "configMap",
+    "azureFile",
+    "vsphereVolume",
+    "quobyte",
+    "azureDisk",
+    "photonPersistentDisk",
+    "portworxVolume",
+    "scaleIO",
+    "storageos",
+    "projected",
+    "csi",
+    "ephemeral",
+    "image",
+];
+/// Resources of Kubernetes that containers have, beside huge pages.
+const CONTAINER_RESOURCES: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
+/// Resources of Kubernetes that only a quota limits.
+const QUOTA_RESOURCES: [&str; 17] = [
+    "requests.cpu",
+    "requests.memory",
+    "requests.ephemeral-storage",
+    "requests.storage",
+    "limits.cpu",
+    "limits.memory",
+    "limits.ephemeral-storage",
+    "storage",
+    "pods",
+    "services",
+    "services.nodeports",
+    "services.loadbalancers",
+    "replicationcontrollers",
+    "resourcequotas",
+    "secrets",
+    "configmaps",
+    "persistentvolumeclaims",
 ];
 /// Handlers of a probe.
 const PROBE_HANDLERS: [&str; 4] = ["exec", "httpGet", "tcpSocket", "grpc"];
@@ -100,6 +154,8 @@ impl PodCheck {
         let field = format!("{path}.terminationGracePeriodSeconds");
         self.errors
             .extend(check_not_negative(&spec["terminationGracePeriodSeconds"], &field));
+        let field = format!("{path}.nodeSelector");
+        validate_labels(&spec["nodeSelector"], &field, &mut self.errors);
         let account = text(spec, "serviceAccountName");
         if !account.is_empty() && !is_dns_subdomain(account) {
             self.refuse(&format!("{path}.serviceAccountName"), account, SUBDOMAIN_RULE);
@@ -139,9 +195,10 @@ impl PodCheck {
                     }
                 }
             }
-            let sources = volume.as_object().into_iter().flatten();
-            let sources = sources.filter(|(name, source)| *name != "name" && source.is_object());
-            for (source, _) in sources.skip(1) {
+            let sources = VOLUME_SOURCES
+                .iter()
+                .filter(|source| volume[**source].is_object());
+            for source in sources.skip(1) {
                 let why = "may not specify more than 1 volume type";
                 self.errors
                     .push(FieldError::forbidden(&format!("{at}.{source}"), why));
@@ -318,6 +375,7 @@ impl PodCheck {
         let limits = &resources["limits"];
         for list in ["limits", "requests"] {
             for (name, amount) in resources[list].as_object().into_iter().flatten() {
+                self.check_resource_name(name, &format!("{at}.{list}[{name}]"));
                 let given = amount.as_str().unwrap_or_default();
                 if compare_quantities(given, "0").is_some_and(std::cmp::Ordering::is_lt) {
                     let rule = "must be greater than or equal to 0";
@@ -334,6 +392,20 @@ impl PodCheck {
                 let rule = format!("must be less than or equal to {name} limit of {limit}");
                 self.refuse(&format!("{at}.requests"), given, &rule);
             }
+        }
+    }
+
+    /// Checks the name of a resource of containers: one of Kubernetes' own, or one with a domain.
+    fn check_resource_name(&mut self, name: &str, at: &str) {
+        let is_own = CONTAINER_RESOURCES.contains(&name) || name.starts_with("hugepages-");
+        if !is_qualified_name(name) {
+            self.refuse(at, name, QUALIFIED_NAME_RULE);
+        }
+        if !name.contains('/') && !is_own {
+            if !QUOTA_RESOURCES.contains(&name) {
+                self.refuse(at, name, "must be a standard resource type or fully qualified");
+            }
+            self.refuse(at, name, "must be a standard resource for containers");
         }
     }
 

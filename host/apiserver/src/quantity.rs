@@ -122,7 +122,7 @@ fn parse_quantity(text: &str) -> Option<i128> {
     })
 }
 
-/// Formats a quantity with the largest suffix that needs no fraction; `None` for a text that is none, or that has an exponent.
+/// Formats a quantity with the largest suffix, or exponent, that needs no fraction; `None` for a text that is none.
 fn format_quantity(text: &str) -> Option<String> {
     let split = text
         .find(|c: char| !c.is_ascii_digit() && !matches!(c, '.' | '-' | '+'))
@@ -130,11 +130,32 @@ fn format_quantity(text: &str) -> Option<String> {
     let (number, suffix) = text.split_at(split);
     match BINARY_SUFFIXES.iter().skip(1).position(|known| *known == suffix) {
         Some(index) => format_binary(number, index + 1),
-        None => {
-            let (_, power) = DECIMAL_SUFFIXES.iter().find(|(known, _)| *known == suffix)?;
-            format_decimal(number, *power)
-        }
+        None => match DECIMAL_SUFFIXES.iter().find(|(known, _)| *known == suffix) {
+            Some((_, power)) => format_decimal(number, *power),
+            None => format_exponent(number, suffix.strip_prefix(['e', 'E'])?.parse().ok()?),
+        },
     }
+}
+
+/// Formats a number with an exponent, which is a multiple of three.
+fn format_exponent(number: &str, exponent: i32) -> Option<String> {
+    let (mut digits, places) = parse_number(number)?;
+    let mut exponent = exponent.checked_sub(i32::try_from(places).ok()?)?;
+    if digits == 0 {
+        return Some("0".into());
+    }
+    while digits % 10 == 0 {
+        digits /= 10;
+        exponent = exponent.checked_add(1)?;
+    }
+    while exponent % 3 != 0 {
+        digits = digits.checked_mul(10)?;
+        exponent = exponent.checked_sub(1)?;
+    }
+    Some(match exponent {
+        0 => digits.to_string(),
+        _ => format!("{digits}e{exponent}"),
+    })
 }
 
 /// Parses a number as its digits and the count of those after the point.
@@ -190,10 +211,12 @@ mod tests {
             ("1.5Gi", "1536Mi"),
             ("64Mi", "64Mi"),
             ("0", "0"),
+            ("1e3", "1e3"),
+            ("1.5E3", "1500"),
+            ("123e4567", "1230e4566"),
         ] {
             assert_eq!(format_quantity(text).as_deref(), Some(unified), "{text}");
         }
-        assert_eq!(format_quantity("1e3"), None);
         assert_eq!(format_quantity("many"), None);
     }
 

@@ -171,7 +171,7 @@ impl RequestHandler {
             }
             Edit::Apply(scale, _) => {
                 let mut merged = current.clone();
-                json_patch::merge(&mut merged, scale);
+                patch::merge_json(&mut merged, scale);
                 merged
             }
         };

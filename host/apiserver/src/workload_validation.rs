@@ -1,5 +1,7 @@
 //! Validation of workloads and Jobs: the pods they make, how they select and replace them.
 
+use std::collections::BTreeSet;
+
 use ostler_schema::FieldError;
 use serde_json::{Value, json};
 
@@ -27,15 +29,19 @@ pub fn validate_workload(kind: &str, object: &Value, is_new: bool) -> Vec<FieldE
         let rule = format!("empty selector is invalid for {}", kind.to_lowercase());
         errors.push(FieldError::invalid("spec.selector", selector, rule));
     }
+    // Where the selector is invalid, only the template of a DaemonSet is looked at.
+    let validates_template = has_valid_selector || kind == "DaemonSet";
     let labels = &template["metadata"]["labels"];
-    validate_labels(labels, "spec.template.labels", &mut errors);
     let mut wanted = selector["matchLabels"].as_object().into_iter().flatten();
-    if !has_valid_selector {
-        // That of a DaemonSet is looked at by the rules of selectors only.
-        let is_named = kind != "DaemonSet";
-        let error = || FieldError::invalid("spec.selector", selector, "invalid label selector");
-        errors.extend(is_named.then(error));
-    } else if selector.is_null() || wanted.any(|(key, value)| labels.get(key) != Some(value)) {
+    if !validates_template {
+        errors.push(FieldError::invalid(
+            "spec.selector",
+            selector,
+            "invalid label selector",
+        ));
+    } else if has_valid_selector
+        && (selector.is_null() || wanted.any(|(key, value)| labels.get(key) != Some(value)))
+    {
         // A selector that is missing selects nothing.
         errors.push(unselected_labels(template));
     }
@@ -58,10 +64,15 @@ pub fn validate_workload(kind: &str, object: &Value, is_new: bool) -> Vec<FieldE
             errors.extend(validate_claim_spec(&claim["spec"], &at));
         }
     }
-    mount_claims(&mut pod, claims);
-    errors.extend(validate_pod_spec(&pod, "spec.template.spec"));
-    let field = "spec.template.spec.restartPolicy";
-    errors.extend(check_supported(&pod["restartPolicy"], field, ["Always"]));
+    if validates_template {
+        validate_labels(labels, "spec.template.labels", &mut errors);
+        mount_claims(&mut pod, claims);
+        errors.extend(validate_pod_spec(&pod, "spec.template.spec"));
+    }
+    if validates_template || kind == "StatefulSet" {
+        let field = "spec.template.spec.restartPolicy";
+        errors.extend(check_supported(&pod["restartPolicy"], field, ["Always"]));
+    }
     errors
 }
 
@@ -103,9 +114,13 @@ fn mount_claims(pod: &mut Value, claims: &[Value]) {
     if claims.is_empty() {
         return;
     }
-    let mut volumes: Vec<Value> = claims
+    // Several of one name are one.
+    let names: BTreeSet<_> = claims
         .iter()
-        .map(|claim| &claim["metadata"]["name"])
+        .map(|claim| claim["metadata"]["name"].as_str())
+        .collect();
+    let mut volumes: Vec<Value> = names
+        .into_iter()
         .map(|name| json!({"name": name, "persistentVolumeClaim": {"claimName": name}}))
         .collect();
     let others = pod["volumes"].as_array().into_iter().flatten();

@@ -145,6 +145,7 @@ fn is_label_text(text: &str) -> bool {
         && !text.ends_with('-')
 }
 
+/// Host names (RFC 1034). The last of several labels consists of letters, so that an IPv4 address is none.
 fn is_hostname(text: &str) -> bool {
     let is_label = |label: &str| {
         !label.is_empty()
@@ -153,7 +154,10 @@ fn is_hostname(text: &str) -> bool {
             && !label.starts_with('-')
             && !label.ends_with('-')
     };
-    !text.is_empty() && text.len() <= 255 && text.split('.').all(is_label)
+    let is_top = |label: &str| label.len() > 1 && label.chars().all(|c| c.is_ascii_alphabetic());
+    text.len() <= 255
+        && text.split('.').all(is_label)
+        && text.rsplit_once('.').is_none_or(|(_, last)| is_top(last))
 }
 
 /// Durations as Go prints them: `1h30m`, `1.5s`, `-2ms`.
@@ -225,7 +229,8 @@ mod tests {
                 "123e4567-e89b12d3-a456-426614174000",
             ),
             ("hexcolor", "#fff", "red"),
-            ("hostname", "a.b-c", "-a"),
+            ("hostname", "a-1.example", "-a"),
+            ("hostname", "a1", "10.0.0.1"),
             ("k8s-short-name", "a-1", "a.b"),
         ] {
             assert!(matches_format(format, good), "{format} {good}");

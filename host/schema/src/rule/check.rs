@@ -216,6 +216,10 @@ pub(crate) fn check_rules_of_value(declared: &Value, value: &Value, path: &str) 
 }
 
 fn collect_rule_errors(declared: &Value, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
+    if value.is_null() {
+        // Rules are not evaluated for it.
+        return;
+    }
     let first = rules(declared).next();
     if let Some(typed) = first.and_then(|_| DeclaredValue::from_schema(declared, false)) {
         for rule in rules(declared) {

@@ -12,6 +12,7 @@ pub struct Rules {
     compiled: CompiledSchema,
     /// Expressions of rules with the path at which they report a violation.
     reported_paths: Vec<(String, String)>,
+    declared: Value,
 }
 
 /// Identity of the validated kind: rules may refer to `apiVersion` and `kind`.
@@ -38,6 +39,7 @@ impl Rules {
                 Self {
                     compiled: kube_cel::compile_schema(declared),
                     reported_paths,
+                    declared: declared.clone(),
                 }
             })
     }
@@ -52,18 +54,25 @@ impl Rules {
         let result =
             Validator::new().validate_compiled_with_context(&self.compiled, value, old, Some(&context));
         let errors = result.err().map(ValidationErrors::into_vec).unwrap_or_default();
-        errors
-            .iter()
-            .map(|error| convert_error(error, self.find_path(error), value))
-            .collect()
+        let convert = |error: &ValidationError| {
+            let at = self.find_value_path(error);
+            if value.is_object() && find_value(value, at) == Some(&Value::Null) {
+                // The API server evaluates no rule for a null.
+                return None;
+            }
+            // A rule that could not be evaluated is reported at the value itself, not at the path for its violations.
+            let is_violation = error.kind == ErrorKind::ValidationFailure;
+            let path = if is_violation { &error.field_path } else { at };
+            let mut shown = String::new();
+            quote_keys(&self.declared, value, path, &mut shown);
+            let reported = find_value(value, path).unwrap_or(&Value::Null);
+            Some(convert_error(error, &shown, reported))
+        };
+        errors.iter().filter_map(convert).collect()
     }
 
-    /// Returns the path at which an error is reported. A rule that could not be evaluated is reported at the value itself, not
-    /// at the path for its violations.
-    fn find_path<'a>(&self, error: &'a ValidationError) -> &'a str {
-        if error.kind == ErrorKind::ValidationFailure {
-            return &error.field_path;
-        }
+    /// Returns the path of the value that a rule was evaluated for.
+    fn find_value_path<'a>(&self, error: &'a ValidationError) -> &'a str {
         let of_rule = self.reported_paths.iter().filter(|(rule, _)| *rule == error.rule);
         let mut values = of_rule.filter_map(|(_, path)| error.field_path.strip_suffix(path.as_str()));
         values.next().unwrap_or(&error.field_path).trim_end_matches('.')
@@ -88,13 +97,44 @@ fn collect_reported_paths(declared: &Value, paths: &mut Vec<(String, String)>) {
     }
 }
 
-fn convert_error(error: &ValidationError, path: &str, root: &Value) -> FieldError {
+/// Writes a path such as `spec.labels.a` as the API server does, with the keys of maps in brackets: `spec.labels[a]`.
+fn quote_keys(declared: &Value, value: &Value, path: &str, shown: &mut String) {
+    let keys = value.as_object().into_iter().flat_map(|fields| fields.keys());
+    let rest = path.trim_start_matches('.');
+    let ends = |key: &&String| {
+        let after = rest.strip_prefix(key.as_str());
+        after.is_some_and(|after| after.is_empty() || after.starts_with(['.', '[']))
+    };
+    if let Some(key) = keys.filter(ends).max_by_key(|key| key.len()) {
+        let property = &declared["properties"][key];
+        let below = if property.is_null() {
+            shown.push_str(&format!("[{key}]"));
+            &declared["additionalProperties"]
+        } else {
+            shown.push_str(if shown.is_empty() { "" } else { "." });
+            shown.push_str(key);
+            property
+        };
+        return quote_keys(below, &value[key], &rest[key.len()..], shown);
+    }
+    let index = rest.strip_prefix('[').and_then(|rest| rest.split_once(']'));
+    match index.and_then(|(index, after)| Some((index.parse::<usize>().ok()?, after))) {
+        Some((index, after)) if value.is_array() => {
+            shown.push_str(&format!("[{index}]"));
+            quote_keys(&declared["items"], &value[index], after, shown);
+        }
+        // At a field that is missing, which a rule names.
+        _ => shown.push_str(if shown.is_empty() { rest } else { path }),
+    }
+}
+
+fn convert_error(error: &ValidationError, path: &str, value: &Value) -> FieldError {
     // The API server prints the path of the root this way.
     let field = if path.is_empty() { "<nil>" } else { path };
     match error.reason.as_deref() {
         Some("FieldValueForbidden") => FieldError::forbidden(field, &error.message),
         Some("FieldValueRequired") => FieldError::required(field, &error.message),
-        Some("FieldValueDuplicate") => FieldError::duplicate(field, find_value(root, path)),
+        Some("FieldValueDuplicate") => FieldError::duplicate(field, value),
         _ => FieldError::new(
             field,
             "FieldValueInvalid",
@@ -103,18 +143,13 @@ fn convert_error(error: &ValidationError, path: &str, root: &Value) -> FieldErro
     }
 }
 
-/// The value at a path such as `spec.list[0].name`; null if there is none.
-fn find_value<'a>(root: &'a Value, path: &str) -> &'a Value {
-    path.split(['.', '[', ']'])
-        .filter(|part| !part.is_empty())
-        .fold(root, |value, part| match value {
-            Value::Array(items) => part
-                .parse()
-                .ok()
-                .and_then(|index: usize| items.get(index))
-                .unwrap_or(&Value::Null),
-            other => &other[part.trim_matches('"')],
-        })
+/// The value at a path such as `spec.list[0].name`.
+fn find_value<'a>(root: &'a Value, path: &str) -> Option<&'a Value> {
+    let mut parts = path.split(['.', '[', ']']).filter(|part| !part.is_empty());
+    parts.try_fold(root, |value, part| match value {
+        Value::Array(items) => items.get(part.parse::<usize>().ok()?),
+        other => other.get(part.trim_matches('"')),
+    })
 }
 
 #[cfg(test)]
@@ -177,6 +212,32 @@ mod tests {
     }
 
     #[test]
+    fn rule_of_a_map_value_is_reported_at_its_key() {
+        let rule = json!([{"rule": "self.a > 1", "message": "low"}, {"rule": "self.a > 1", "fieldPath": ".b", "message": "low"}]);
+        let item = json!({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}, "x-kubernetes-validations": rule});
+        let declared = json!({"type": "object", "properties": {"maps": {"type": "array", "items": {"type": "object", "additionalProperties": item}}}});
+        let rules = Rules::compile(&declared).expect("the schema has rules");
+        let value = json!({"maps": [{"a.example": {"a": 1}}]});
+        let errors = rules.validate(&value, None, type_meta());
+        let fields: Vec<&str> = errors.iter().map(|e| &*e.field).collect();
+        assert_eq!(fields, ["maps[0][a.example]", "maps[0][a.example].b"]);
+    }
+
+    #[test]
+    fn rule_of_a_null_is_not_evaluated() {
+        let declared = json!({"type": "object", "properties": {"a": {
+            "type": "object", "nullable": true, "properties": {"b": {"type": "string"}},
+            "x-kubernetes-validations": [{"rule": "self.b == 'x'"}],
+        }}});
+        let rules = Rules::compile(&declared).expect("the schema has rules");
+        assert_eq!(rules.validate(&json!({"a": null}), None, type_meta()), []);
+        assert_eq!(
+            rules.validate(&json!({"a": {"b": "y"}}), None, type_meta()).len(),
+            1
+        );
+    }
+
+    #[test]
     fn schema_without_rules_compiles_to_none() {
         assert!(Rules::compile(&json!({"type": "object"})).is_none());
     }
@@ -184,7 +245,7 @@ mod tests {
     #[test]
     fn path_with_index_finds_list_item() {
         let root = json!({"spec": {"list": [{"name": "a"}, {"name": "b"}]}});
-        assert_eq!(find_value(&root, "spec.list[1].name"), "b");
-        assert_eq!(find_value(&root, "spec.list[7].name"), &Value::Null);
+        assert_eq!(find_value(&root, "spec.list[1].name"), Some(&json!("b")));
+        assert_eq!(find_value(&root, "spec.list[7].name"), None);
     }
 }

@@ -177,6 +177,7 @@ pub fn describe_difference(embedded: &Value, real: &Value) -> Option<String> {
                 .collect()
         };
         let (mut too_much, mut missing) = (causes(embedded), causes(real));
+        let mut beside = "";
         if embedded["code"] == real["code"] && embedded["reason"] == real["reason"] {
             let common: Vec<String> = too_much
                 .iter()
@@ -185,6 +186,9 @@ pub fn describe_difference(embedded: &Value, real: &Value) -> Option<String> {
                 .collect();
             too_much.retain(|cause| !common.contains(cause));
             missing.retain(|cause| !common.contains(cause));
+            if !common.is_empty() {
+                beside = ", beside others";
+            }
         }
         let describe = |answer: &Value, causes: &[String]| {
             format!(
@@ -195,7 +199,7 @@ pub fn describe_difference(embedded: &Value, real: &Value) -> Option<String> {
             )
         };
         return Some(format!(
-            "{} instead of {}",
+            "{} instead of {}{beside}",
             describe(embedded, &too_much),
             describe(real, &missing)
         ));

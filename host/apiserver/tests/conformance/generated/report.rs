@@ -33,10 +33,16 @@ struct MeantDifference {
 static MEANT_DIFFERENCES: LazyLock<Vec<MeantDifference>> =
     LazyLock::new(|| serde_saphyr::from_str(DIFFERENCES).expect("differences.yaml is valid"));
 
-static MEANT_KINDS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
-    let kinds = MEANT_DIFFERENCES.iter().flat_map(|meant| &meant.kinds);
+/// The kinds of differences that are meant, each with the heading of its part of the page.
+static MEANT_KINDS: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
+    let kinds = MEANT_DIFFERENCES.iter().flat_map(|meant| {
+        let kinds = meant.kinds.iter();
+        kinds.map(|kind| (kind, meant.title.as_str()))
+    });
+    // Causes that are alike make no difference of another kind.
+    let parse = |kind| Regex::new(&format!("^(?:{kind})(?:, beside others)?$"));
     kinds
-        .map(|kind| Regex::new(&format!("^(?:{kind})$")).expect("a kind is a regular expression"))
+        .map(|(kind, title)| (parse(kind).expect("a kind is a regular expression"), title))
         .collect()
 });
 
@@ -52,7 +58,8 @@ struct FoundDifference {
 #[derive(Debug, Default)]
 pub struct ConformanceReport {
     alike: u64,
-    meant: u64,
+    /// Number of sequences with a difference that is meant, by its title.
+    meant: BTreeMap<&'static str, u64>,
     found: BTreeMap<String, FoundDifference>,
 }
 
@@ -64,8 +71,11 @@ impl ConformanceReport {
 
     /// Adds a difference. Returns true if it is of a new kind, which is worth shrinking.
     pub fn add(&mut self, sequence: &Sequence, difference: &AnswerDifference) -> bool {
-        if MEANT_KINDS.iter().any(|kind| kind.is_match(&difference.kind)) {
-            self.meant += 1;
+        let meant = MEANT_KINDS
+            .iter()
+            .find(|(kind, _)| kind.is_match(&difference.kind));
+        if let Some((_, title)) = meant {
+            *self.meant.entry(title).or_default() += 1;
             return false;
         }
         let found = self
@@ -106,7 +116,9 @@ impl ConformanceReport {
     /// Adds the results of another run.
     pub fn merge(&mut self, other: Self) {
         self.alike += other.alike;
-        self.meant += other.meant;
+        for (title, count) in other.meant {
+            *self.meant.entry(title).or_default() += count;
+        }
         for (kind, theirs) in other.found {
             match self.found.get_mut(&kind) {
                 Some(mine) => mine.count += theirs.count,
@@ -129,6 +141,9 @@ impl ConformanceReport {
             let _ = writeln!(text, "{}x (seed {}) {kind}", difference.count, difference.seed);
             text.push_str(difference.shrunk.as_deref().unwrap_or_default());
         }
+        for (title, count) in &self.meant {
+            let _ = writeln!(text, "{count}x as it is meant to: {title}");
+        }
         let differ: u64 = self.found.values().map(|difference| difference.count).sum();
         let minutes = took.as_secs_f64() / 60.0;
         let _ = write!(
@@ -137,7 +152,7 @@ impl ConformanceReport {
             took.as_secs_f64(),
             sequences as f64 / minutes,
             self.alike,
-            self.meant,
+            self.meant.values().sum::<u64>(),
             self.found.len()
         );
         text
