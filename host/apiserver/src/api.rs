@@ -819,6 +819,7 @@ fn check_patched_type(
         for field in ["apiVersion", "kind"] {
             object[field] = shown[field].clone();
         }
+        context.version.schema.cut_integers(object);
     } else if object["apiVersion"].is_null() {
         // Without a version nothing of the object is decoded.
         let is_known = |field: &String| field == "kind" || field == "apiVersion";

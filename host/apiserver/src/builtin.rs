@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::allocation;
 use crate::crd;
 use crate::kind::{ServedKind, ServedVersion};
-use crate::object::GroupResource;
+use crate::object::{GroupResource, set_field};
 use crate::openapi;
 use crate::rbac::RBAC_GROUP;
 use crate::scale::ScalePaths;
@@ -224,6 +224,19 @@ pub fn prepare_object(kind: &ServedKind, old: Option<&Value>, object: &mut Value
                 }
             }
         }
+        ("", "ServiceAccount") => {
+            // Of a reference only the name is kept.
+            for secret in object
+                .get_mut("secrets")
+                .and_then(Value::as_array_mut)
+                .into_iter()
+                .flatten()
+            {
+                let name = secret.get("name").cloned();
+                *secret = json!({});
+                set_field(secret, "name", name);
+            }
+        }
         ("apps", "DaemonSet") if old.is_some() => allocation::reset_template_mark(object),
         ("apps", "DaemonSet") => allocation::mark_template(object, None),
         (EXTENSIONS_GROUP, "CustomResourceDefinition") => {
@@ -259,7 +272,7 @@ pub fn complete_change(kind: &ServedKind, old: &Value, object: &mut Value) {
 pub fn metadata_outside_of_status(kind: &ServedKind) -> &'static [&'static str] {
     match kind.kind.as_str() {
         "Deployment" => &["labels"],
-        "Pod" => &["ownerReferences"],
+        "Pod" => &["deletionTimestamp", "ownerReferences"],
         _ => &[],
     }
 }

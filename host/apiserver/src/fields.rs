@@ -443,6 +443,11 @@ pub fn remove_fields(schema: &Schema, value: &mut Value, gone: &FieldSet, kept: 
                     return true;
                 };
                 let keep = kept.0.get(&element).unwrap_or(&none);
+                let below = field_schema(schema, &unknown, name);
+                if matches!(structure_of(below, value), Structure::List(items) if items.is_empty()) {
+                    // Without items it has no path.
+                    return true;
+                }
                 // A declared field goes with all that is in it, of which defaults have no owner, unless somebody owns a part of it. A
                 // key goes unless somebody owns the key itself.
                 let is_declared = schema.declares(name);
@@ -451,12 +456,7 @@ pub fn remove_fields(schema: &Schema, value: &mut Value, gone: &FieldSet, kept: 
                     return false;
                 }
                 let was_empty = is_empty_container(value);
-                remove_fields(
-                    field_schema(schema, &unknown, name),
-                    value,
-                    &node.children,
-                    &keep.children,
-                );
+                remove_fields(below, value, &node.children, &keep.children);
                 if !was_empty && is_empty_container(value) {
                     if keep.member {
                         // One that is still applied is left as a null, which a schema need not allow.

@@ -322,7 +322,12 @@ impl ResourceRequest<'_> {
                     .registry
                     .get_by_resource(&GroupResource::new(&self.target.group, &self.target.resource));
                 let is_decoded = kind.is_some_and(|kind| !kind.custom && !kind.is_definition())
-                    && matches!(self.verb, RequestVerb::Create | RequestVerb::Update);
+                    && matches!(
+                        self.verb,
+                        RequestVerb::Create
+                            | RequestVerb::Update
+                            | RequestVerb::Patch(PatchKind::Merge | PatchKind::Json)
+                    );
                 if !is_decoded {
                     unify_numbers(&mut value);
                 }

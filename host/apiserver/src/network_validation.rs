@@ -94,6 +94,45 @@ pub fn validate_service(object: &Value) -> Vec<FieldError> {
     errors
 }
 
+/// Checks an address of an endpoint, which is of the kind of its slice and reachable from other machines.
+fn check_endpoint_address(kind: &str, address: &Value, field: &str, index: usize) -> Vec<FieldError> {
+    let at = format!("{field}[{index}]");
+    let text = address.as_str().unwrap_or_default();
+    if !matches!(kind, "IPv4" | "IPv6") {
+        return Vec::new();
+    }
+    let Ok(parsed) = text.parse::<IpAddr>() else {
+        return vec![FieldError::invalid(&at, address, ADDRESS_RULE)];
+    };
+    let mut errors = Vec::new();
+    if parsed.is_ipv4() != (kind == "IPv4") {
+        let rule = format!("must be an {kind} address");
+        errors.push(FieldError::invalid(field, address, rule));
+    }
+    let (is_link_local, is_local_multicast) = match parsed {
+        IpAddr::V4(v4) => (v4.is_link_local(), v4.octets().starts_with(&[224, 0, 0])),
+        IpAddr::V6(v6) => (v6.is_unicast_link_local(), v6.segments()[0] & 0xff0f == 0xff02),
+    };
+    let rules = [
+        (parsed.is_unspecified(), "may not be unspecified"),
+        (
+            parsed.is_loopback(),
+            "may not be in the loopback range (127.0.0.0/8, ::1/128)",
+        ),
+        (
+            is_link_local,
+            "may not be in the link-local range (169.254.0.0/16, fe80::/10)",
+        ),
+        (
+            is_local_multicast,
+            "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)",
+        ),
+    ];
+    let broken = rules.into_iter().filter(|(is_broken, _)| *is_broken);
+    errors.extend(broken.map(|(_, rule)| FieldError::invalid(&at, address, rule)));
+    errors
+}
+
 /// Validates an EndpointSlice.
 pub fn validate_endpoints(slice: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
@@ -113,14 +152,7 @@ pub fn validate_endpoints(slice: &Value) -> Vec<FieldError> {
             errors.push(FieldError::required(&field, "must contain at least 1 address"));
         }
         for (index, address) in items(endpoint, "addresses") {
-            let is_address = |text: &str| text.parse::<IpAddr>().is_ok();
-            if matches!(kind, "IPv4" | "IPv6") && !address.as_str().is_some_and(is_address) {
-                errors.push(FieldError::invalid(
-                    &format!("{field}[{index}]"),
-                    address,
-                    ADDRESS_RULE,
-                ));
-            }
+            errors.extend(check_endpoint_address(kind, address, &field, index));
         }
     }
     let mut names = Vec::new();
@@ -160,6 +192,15 @@ pub fn validate_network_policy(policy: &Value) -> Vec<FieldError> {
                 check_peer(peer, &format!("{at}.{peers}[{index}]"), &mut errors);
             }
         }
+    }
+    if items(spec, "policyTypes").count() > 2 {
+        let rule = "may not specify more than two policyTypes";
+        errors.push(FieldError::invalid(
+            "spec.policyTypes",
+            &spec["policyTypes"],
+            rule,
+        ));
+        return errors;
     }
     for (index, kind) in items(spec, "policyTypes") {
         errors.extend(check_supported(

@@ -29,7 +29,7 @@ pub(crate) fn matches_format(format: &str, text: &str) -> bool {
         "cidr" => is_cidr(text),
         "mac" => is_mac(text),
         "uri" => is_request_uri(text),
-        "byte" => STANDARD.decode(text).is_ok(),
+        "byte" => !text.is_empty() && STANDARD.decode(text).is_ok(),
         "uuid" => is_uuid(text, None),
         "uuid3" => is_uuid(text, Some('3')),
         "uuid4" => is_uuid(text, Some('4')),
@@ -145,19 +145,19 @@ fn is_label_text(text: &str) -> bool {
         && !text.ends_with('-')
 }
 
-/// Host names (RFC 1034). The last of several labels consists of letters, so that an IPv4 address is none.
+/// Host names as the API server knows them: one label, of which a hyphen can only be the second character, or several, of which the last
+/// consists of letters.
+static HOSTNAME: LazyLock<Regex> = LazyLock::new(|| {
+    let (inner, letter) = (r"[a-zA-Z0-9\p{S}\p{L}]", r"[a-zA-Z\p{L}]");
+    let with_hyphens = r"[a-zA-Z0-9\-\p{S}\p{L}]";
+    let several = format!("(?:{inner}(?:{with_hyphens}{{0,61}}{inner})?\\.)+{letter}{{2,63}}");
+    let pattern = format!("^(?:{inner}(?:-?{inner}{{0,62}})?|{several})$");
+    #[expect(clippy::expect_used, reason = "a constant, which a test uses")]
+    Regex::new(&pattern).expect("a regular expression")
+});
+
 fn is_hostname(text: &str) -> bool {
-    let is_label = |label: &str| {
-        !label.is_empty()
-            && label.len() <= 63
-            && label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
-            && !label.starts_with('-')
-            && !label.ends_with('-')
-    };
-    let is_top = |label: &str| label.len() > 1 && label.chars().all(|c| c.is_ascii_alphabetic());
-    text.len() <= 255
-        && text.split('.').all(is_label)
-        && text.rsplit_once('.').is_none_or(|(_, last)| is_top(last))
+    text.len() <= 255 && text.split('.').all(|label| label.len() <= 63) && HOSTNAME.is_match(text)
 }
 
 /// Durations as Go prints them: `1h30m`, `1.5s`, `-2ms`.
@@ -231,6 +231,8 @@ mod tests {
             ("hexcolor", "#fff", "red"),
             ("hostname", "a-1.example", "-a"),
             ("hostname", "a1", "10.0.0.1"),
+            ("hostname", "a-b", "ab-c"),
+            ("byte", "YWJj", ""),
             ("k8s-short-name", "a-1", "a.b"),
         ] {
             assert!(matches_format(format, good), "{format} {good}");

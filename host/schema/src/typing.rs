@@ -102,11 +102,17 @@ fn find_untyped_part(schema: &Schema, value: &Value, path: &str, duplicates: Dup
             }),
             None => expected("map"),
         },
+        None if is_quantity(schema) && (value.is_array() || value.is_object()) => expected("any scalar"),
         _ => None,
     }
 }
 
 fn find_undeclared_field(schema: &Schema, value: &Value, path: &str) -> Option<String> {
+    if schema.preserve_unknown_fields && schema.embedded_resource {
+        // Only the metadata of an embedded object has a type.
+        let metadata = schema.field("metadata")?;
+        return find_undeclared_field(metadata, &value["metadata"], &field_path(path, "metadata"));
+    }
     if schema.preserve_unknown_fields || schema.int_or_string {
         return None;
     }
@@ -235,6 +241,11 @@ fn find_mismatch(schema: &Schema, value: &Value, path: &str) -> Option<String> {
 fn has_microseconds(text: &str) -> bool {
     let fraction = text.split_once('.').map_or("", |(_, fraction)| fraction);
     fraction.bytes().take_while(u8::is_ascii_digit).count() == 6
+}
+
+/// Returns true for the schema of a quantity: a number, or a text with a suffix.
+fn is_quantity(schema: &Schema) -> bool {
+    !schema.one_of.is_empty() && schema.format.as_deref() != Some("int-or-string")
 }
 
 fn is_integer(value: &Value, format: Option<&str>) -> bool {

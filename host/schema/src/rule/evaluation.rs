@@ -55,6 +55,10 @@ impl Rules {
             Validator::new().validate_compiled_with_context(&self.compiled, value, old, Some(&context));
         let errors = result.err().map(ValidationErrors::into_vec).unwrap_or_default();
         let convert = |error: &ValidationError| {
+            if error.rule.trim().is_empty() {
+                // Refused with the definition, and not for its values.
+                return None;
+            }
             let at = self.find_value_path(error);
             if value.is_object() && find_value(value, at) == Some(&Value::Null) {
                 // The API server evaluates no rule for a null.
