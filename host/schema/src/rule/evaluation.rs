@@ -55,21 +55,22 @@ impl Rules {
             Validator::new().validate_compiled_with_context(&self.compiled, value, old, Some(&context));
         let errors = result.err().map(ValidationErrors::into_vec).unwrap_or_default();
         let convert = |error: &ValidationError| {
-            if error.rule.trim().is_empty() {
+            if error.kind == ErrorKind::CompilationFailure && error.rule.trim().is_empty() {
                 // Refused with the definition, and not for its values.
                 return None;
             }
             let at = self.find_value_path(error);
-            if value.is_object() && find_value(value, at) == Some(&Value::Null) {
+            let (place, evaluated) = locate(&self.declared, value, at);
+            if evaluated == Some(&Value::Null) {
                 // The API server evaluates no rule for a null.
                 return None;
             }
             // A rule that could not be evaluated is reported at the value itself, not at the path for its violations.
-            let is_violation = error.kind == ErrorKind::ValidationFailure;
-            let path = if is_violation { &error.field_path } else { at };
-            let mut shown = String::new();
-            quote_keys(&self.declared, value, path, &mut shown);
-            let reported = find_value(value, path).unwrap_or(&Value::Null);
+            let (shown, reported) = match error.kind {
+                ErrorKind::ValidationFailure => locate(&self.declared, value, &error.field_path),
+                _ => (place, evaluated),
+            };
+            let reported = reported.unwrap_or(&Value::Null);
             Some(convert_error(error, &shown, reported))
         };
         errors.iter().filter_map(convert).collect()
@@ -101,34 +102,42 @@ fn collect_reported_paths(declared: &Value, paths: &mut Vec<(String, String)>) {
     }
 }
 
-/// Writes a path such as `spec.labels.a` as the API server does, with the keys of maps in brackets: `spec.labels[a]`.
-fn quote_keys(declared: &Value, value: &Value, path: &str, shown: &mut String) {
-    let keys = value.as_object().into_iter().flat_map(|fields| fields.keys());
-    let rest = path.trim_start_matches('.');
-    let ends = |key: &&String| {
-        let after = rest.strip_prefix(key.as_str());
-        after.is_some_and(|after| after.is_empty() || after.starts_with(['.', '[']))
-    };
-    if let Some(key) = keys.filter(ends).max_by_key(|key| key.len()) {
-        let property = &declared["properties"][key];
-        let below = if property.is_null() {
-            shown.push_str(&format!("[{key}]"));
-            &declared["additionalProperties"]
-        } else {
-            shown.push_str(if shown.is_empty() { "" } else { "." });
-            shown.push_str(key);
-            property
-        };
-        return quote_keys(below, &value[key], &rest[key.len()..], shown);
-    }
-    let index = rest.strip_prefix('[').and_then(|rest| rest.split_once(']'));
-    match index.and_then(|(index, after)| Some((index.parse::<usize>().ok()?, after))) {
-        Some((index, after)) if value.is_array() => {
-            shown.push_str(&format!("[{index}]"));
-            quote_keys(&declared["items"], &value[index], after, shown);
+/// Follows a path such as `spec.labels.a` or `spec.list[0].name`. Returns it as the API server writes it, with the keys of maps in brackets
+/// (`spec.labels[a]`), and the value there, if there is one.
+fn locate<'a>(mut declared: &Value, mut value: &'a Value, path: &str) -> (String, Option<&'a Value>) {
+    let (mut shown, mut rest) = (String::new(), path);
+    loop {
+        let name = rest.trim_start_matches('.');
+        if name.is_empty() {
+            return (shown, Some(value));
         }
-        // At a field that is missing, which a rule names.
-        _ => shown.push_str(if shown.is_empty() { rest } else { path }),
+        // Keys may have dots themselves.
+        let is_first = |key: &&String| {
+            let after = name.strip_prefix(key.as_str());
+            after.is_some_and(|after| after.is_empty() || after.starts_with(['.', '[']))
+        };
+        let keys = value.as_object().into_iter().flat_map(|fields| fields.keys());
+        let key = keys.filter(is_first).max_by_key(|key| key.len());
+        let index = name.strip_prefix('[').and_then(|index| index.split_once(']'));
+        let item = index.and_then(|(index, after)| Some((value.get(index.parse::<usize>().ok()?)?, after)));
+        if let Some(key) = key {
+            let property = declared["properties"].get(key);
+            match property {
+                None => shown.push_str(&format!("[{key}]")),
+                Some(_) if shown.is_empty() => shown.push_str(key),
+                Some(_) => shown.push_str(&format!(".{key}")),
+            }
+            declared = property.unwrap_or(&declared["additionalProperties"]);
+            (value, rest) = (&value[key], &name[key.len()..]);
+        } else if let Some((item, after)) = item {
+            shown.push_str(&name[..name.len() - after.len()]);
+            declared = &declared["items"];
+            (value, rest) = (item, after);
+        } else {
+            // A field that is missing, which a rule names.
+            shown.push_str(if shown.is_empty() { name } else { rest });
+            return (shown, None);
+        }
     }
 }
 
@@ -145,15 +154,6 @@ fn convert_error(error: &ValidationError, path: &str, value: &Value) -> FieldErr
             format!("Invalid value: {}", error.message),
         ),
     }
-}
-
-/// The value at a path such as `spec.list[0].name`.
-fn find_value<'a>(root: &'a Value, path: &str) -> Option<&'a Value> {
-    let mut parts = path.split(['.', '[', ']']).filter(|part| !part.is_empty());
-    parts.try_fold(root, |value, part| match value {
-        Value::Array(items) => items.get(part.parse::<usize>().ok()?),
-        other => other.get(part.trim_matches('"')),
-    })
 }
 
 #[cfg(test)]
@@ -247,9 +247,19 @@ mod tests {
     }
 
     #[test]
-    fn path_with_index_finds_list_item() {
-        let root = json!({"spec": {"list": [{"name": "a"}, {"name": "b"}]}});
-        assert_eq!(find_value(&root, "spec.list[1].name"), Some(&json!("b")));
-        assert_eq!(find_value(&root, "spec.list[7].name"), None);
+    fn path_leads_to_items_and_keys() {
+        let root = json!({"spec": {"list": [{"name": "a"}, {"name": "b"}], "map": {"a.b": {"c": 1}}}});
+        let declared = json!({"properties": {"spec": {"properties": {
+            "list": {"items": {"properties": {"name": {}}}},
+            "map": {"additionalProperties": {"properties": {"c": {}}}},
+        }}}});
+        for (path, shown, value) in [
+            ("spec.list[1].name", "spec.list[1].name", Some(json!("b"))),
+            ("spec.list[7].name", "spec.list[7].name", None),
+            ("spec.map.a.b.c", "spec.map[a.b].c", Some(json!(1))),
+            ("spec.other", "spec.other", None),
+        ] {
+            assert_eq!(locate(&declared, &root, path), (shown.to_owned(), value.as_ref()));
+        }
     }
 }
