@@ -672,16 +672,12 @@ impl RequestHandler {
         }
         self.validate_object(context, candidate, Some(shown))?;
         self.complete_definition(context, candidate);
-        if is_untyped && !matches!(edit, Edit::Apply(..)) {
-            // What the client has sent cannot be compared by the schema, though what it cannot change here is restored.
-            set_field(&mut candidate["metadata"], "managedFields", None);
-        } else if !matches!(edit, Edit::Apply(..)) {
-            let writer = self.field_writer(context);
-            let tracked = sent.as_mut().unwrap_or(candidate);
-            apply::track_update(&context.version.schema, Some(shown), tracked, &writer);
-            if let Some(sent) = sent {
-                let managed = sent["metadata"].get("managedFields").cloned();
-                set_field(&mut candidate["metadata"], "managedFields", managed);
+        if !matches!(edit, Edit::Apply(..)) {
+            if is_untyped {
+                // What the client has sent cannot be compared by the schema, though what it cannot change here is restored.
+                set_field(&mut candidate["metadata"], "managedFields", None);
+            } else {
+                self.track_update(context, shown, sent, candidate);
             }
         }
         if live.is_terminating() && is_removable(candidate) {
@@ -696,6 +692,23 @@ impl RequestHandler {
         } else {
             EditResult::Stored
         })
+    }
+
+    /// Notes the owners of what an update changes: of `sent`, what the client has sent, where the candidate has been completed since.
+    fn track_update(
+        &self,
+        context: &WriteParameters<'_>,
+        shown: &Value,
+        mut sent: Option<Value>,
+        candidate: &mut Value,
+    ) {
+        let tracked = sent.as_mut().unwrap_or(candidate);
+        let writer = self.field_writer(context);
+        apply::track_update(&context.version.schema, Some(shown), tracked, &writer);
+        if let Some(sent) = sent {
+            let managed = sent["metadata"].get("managedFields").cloned();
+            set_field(&mut candidate["metadata"], "managedFields", managed);
+        }
     }
 
     /// Restores the fields that a client cannot change, and those outside of the subresource.

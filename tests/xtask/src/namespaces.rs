@@ -21,6 +21,9 @@ use crate::process::Child;
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// Script of the first process. As such it has no default handlers of signals, and has to reap processes without a parent.
 const INIT_SCRIPT: &str = "trap 'exit 0' TERM; sleep infinity & wait";
+/// Script that runs its arguments as a command whenever they have ended, unless they end within ten seconds.
+const RESTART_SCRIPT: &str =
+    "while :; do began=$(date +%s); \"$@\"; [ $(($(date +%s) - began)) -lt 10 ] && exit 1; done";
 /// Folders that programs of a node write to regardless of their settings.
 const PRIVATE_FOLDERS: &str = "/run /var/log";
 
@@ -73,6 +76,14 @@ impl NamespacesHandle {
             .arg(program)
             .env("PATH", search_path(&self.packages))
             .env("LD_LIBRARY_PATH", library_path(&self.packages));
+        command
+    }
+
+    /// Returns a command as [`Self::command`] does, which starts the program again whenever it ends, as systemd does: tests kill the
+    /// kubelet, and no test of a host is to fail for a crash of the node. One that ends within ten seconds stays so.
+    pub fn restarting_command(&self, program: &Path) -> Command {
+        let mut command = self.command(Path::new("/bin/sh"));
+        command.args(["-c", RESTART_SCRIPT, "restart"]).arg(program);
         command
     }
 }

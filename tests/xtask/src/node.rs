@@ -7,7 +7,6 @@ use std::{
     fs,
     net::SocketAddr,
     path::{Path, PathBuf},
-    process::Command,
     time::{Duration, Instant},
 };
 
@@ -28,9 +27,6 @@ use crate::{
 
 /// Name of the node.
 const NODE_NAME: &str = "node";
-/// Script that runs its arguments as a command whenever they have ended, unless they end within ten seconds.
-const RESTART_SCRIPT: &str =
-    "while :; do began=$(date +%s); \"$@\"; [ $(($(date +%s) - began)) -lt 10 ] && exit 1; done";
 /// Timeout until the node is Ready.
 const READY_TIMEOUT: &str = "120s";
 /// Packages of the programs of a node. Those that are installed are not extracted again.
@@ -155,7 +151,7 @@ impl RunningNode {
             format!("--hostname-override={NODE_NAME}"),
             format!("--node-ip={}", node.namespaces.subnet().node()),
         ];
-        node.spawn_kubelet(binary, &arguments)?;
+        node.spawn(binary, "kubelet", &arguments)?;
         let kubeconfig = node.kubeconfig()?.display().to_string();
         let ready = run_subcommand(binary, &["ready", &kubeconfig, READY_TIMEOUT, NODE_NAME]);
         if let Err(error) = ready {
@@ -171,26 +167,10 @@ impl RunningNode {
         self.folder.path().join(name).display().to_string()
     }
 
-    /// Starts a program of the binary.
+    /// Starts a program of the binary, which logs to `PROGRAM.log`.
     fn spawn(&mut self, binary: &Path, program: &str, arguments: &[String]) -> Result<()> {
-        let mut command = self.namespaces.handle().command(binary);
+        let mut command = self.namespaces.handle().restarting_command(binary);
         command.arg(program).args(arguments);
-        self.spawn_logged(program, command)
-    }
-
-    /// Starts the kubelet, again and again as systemd does: tests kill it.
-    fn spawn_kubelet(&mut self, binary: &Path, arguments: &[String]) -> Result<()> {
-        let mut command = self.namespaces.handle().command(Path::new("/bin/sh"));
-        command
-            .args(["-c", RESTART_SCRIPT, "kubelet"])
-            .arg(binary)
-            .arg("kubelet")
-            .args(arguments);
-        self.spawn_logged("kubelet", command)
-    }
-
-    /// Starts a program, which logs to `PROGRAM.log`.
-    fn spawn_logged(&mut self, program: &str, command: Command) -> Result<()> {
         let log = self.folder.path().join(format!("{program}.log"));
         self.processes.push(Child::spawn_logged(program, command, &log)?);
         Ok(())

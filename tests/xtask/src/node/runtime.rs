@@ -83,7 +83,8 @@ impl Containerd {
         let settings = format!("[host.\"http://{registry}\"]\ncapabilities = [\"pull\", \"resolve\"]\n");
         fs::write(hosts.join("hosts.toml"), settings)?;
         let handle = namespaces.handle().clone();
-        let mut command = direct_command(&handle, &find_file(packages, "usr/bin/containerd")?);
+        let mut command = handle.restarting_command(&find_file(packages, "usr/bin/containerd")?);
+        remove_proxies(&mut command);
         command.arg("--config").arg(&config);
         let mut process = Child::spawn_logged("containerd", command, &folder.join("containerd.log"))?;
         process.wait_until("socket", START_TIMEOUT, || {
@@ -124,7 +125,8 @@ impl Containerd {
     }
 
     fn image_command(&self, verb: &str) -> Command {
-        let mut command = direct_command(&self.handle, &self.client);
+        let mut command = self.handle.command(&self.client);
+        remove_proxies(&mut command);
         command.arg("--address").arg(&self.socket).args([
             "--namespace",
             CONTAINERD_NAMESPACE,
@@ -140,13 +142,11 @@ impl Containerd {
     }
 }
 
-/// Returns a command that uses no proxy: the registry is on this machine.
-fn direct_command(handle: &NamespacesHandle, program: &Path) -> Command {
-    let mut command = handle.command(program);
+/// Lets a command use no proxy: the registry is on this machine.
+fn remove_proxies(command: &mut Command) {
     for variable in PROXY_VARIABLES {
         command.env_remove(variable);
     }
-    command
 }
 
 /// Formats the configuration, version 2. The score of a container for the killer of processes without memory is not lowered: it may
