@@ -29,7 +29,7 @@ pub fn validate_service(object: &Value) -> Vec<FieldError> {
     let spec = &object["spec"];
     // Addresses are allocated before anything else is looked at.
     let first = text(spec, "clusterIP");
-    if !matches!(first, "" | "None") && first.parse::<IpAddr>().is_err() {
+    if spec["type"] != "ExternalName" && !matches!(first, "" | "None") && first.parse::<IpAddr>().is_err() {
         return vec![FieldError::invalid(
             "spec.clusterIPs[0]",
             &first.into(),

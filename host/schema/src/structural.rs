@@ -374,7 +374,10 @@ fn check_defaults(declared: &Value, path: &str) -> Vec<FieldError> {
         embedded.embedded_resource |= path.ends_with("openAPIV3Schema");
         let untyped = embedded.validate_embedded(default, &|_, _| Vec::new());
         errors.extend(untyped.into_iter().map(|error| FieldError {
-            field: format!("{field}.{}", error.field),
+            field: match error.field.starts_with('[') {
+                true => format!("{field}{}", error.field),
+                false => format!("{field}.{}", error.field),
+            },
             ..error
         }));
     }
