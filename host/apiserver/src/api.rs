@@ -648,9 +648,10 @@ impl RequestHandler {
         // Ownership is that of what the client has sent, not of what the server completes.
         let is_completed_later = builtin::completes_changes(context.kind) || !omitted.is_empty();
         let mut sent = is_completed_later.then(|| candidate.clone());
-        for field in omitted {
-            sent.iter_mut()
-                .for_each(|sent| set_field(&mut sent["metadata"], field, None));
+        if let Some(sent) = &mut sent {
+            for field in omitted {
+                set_field(&mut sent["metadata"], field, None);
+            }
         }
         if is_completed {
             builtin::complete_change(context.kind, shown, candidate);

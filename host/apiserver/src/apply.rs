@@ -237,12 +237,10 @@ pub fn apply_config(
     let mut config = applied.clone();
     let mut ignored = Map::new();
     if let Some(config) = config.as_object_mut() {
-        for (field, value) in std::mem::take(config) {
-            let is_written =
-                matches!(field.as_str(), "apiVersion" | "kind" | "metadata") || writer.can_write(&field);
-            let kept = if is_written { &mut *config } else { &mut ignored };
-            kept.insert(field, value);
-        }
+        let is_written = |(field, _): &(String, Value)| {
+            matches!(field.as_str(), "apiVersion" | "kind" | "metadata") || writer.can_write(field)
+        };
+        (*config, ignored) = std::mem::take(config).into_iter().partition(is_written);
         if writer.subresource == "status" && !writer.writes_metadata_with_status {
             config.remove("metadata");
         }

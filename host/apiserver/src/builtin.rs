@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::allocation;
 use crate::crd;
 use crate::kind::{ServedKind, ServedVersion};
-use crate::object::{GroupResource, set_field};
+use crate::object::{GroupResource, items_mut, set_field};
 use crate::openapi;
 use crate::rbac::RBAC_GROUP;
 use crate::scale::ScalePaths;
@@ -226,12 +226,7 @@ pub fn prepare_object(kind: &ServedKind, old: Option<&Value>, object: &mut Value
         }
         ("", "ServiceAccount") => {
             // Of a reference only the name is kept.
-            for secret in object
-                .get_mut("secrets")
-                .and_then(Value::as_array_mut)
-                .into_iter()
-                .flatten()
-            {
+            for secret in items_mut(object, "secrets") {
                 let name = secret.get("name").cloned();
                 *secret = json!({});
                 set_field(secret, "name", name);

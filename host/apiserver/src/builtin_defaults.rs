@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::kind::ServedKind;
+use crate::object::items_mut;
 use crate::rbac::RBAC_GROUP;
 
 /// Completes an object of a built-in kind, whose fields have their constant defaults.
@@ -43,23 +44,18 @@ fn fill(object: &mut Value, field: &str, value: impl Into<Value>) {
     }
 }
 
-fn list<'a>(object: &'a mut Value, field: &str) -> impl Iterator<Item = &'a mut Value> {
-    let items = object.get_mut(field).and_then(Value::as_array_mut);
-    items.into_iter().flatten()
-}
-
 fn complete_template(object: &mut Value) {
     complete_pod_spec(&mut object["spec"]["template"]["spec"]);
 }
 
 fn complete_pod_spec(spec: &mut Value) {
     for field in ["containers", "initContainers", "ephemeralContainers"] {
-        for container in list(spec, field) {
+        for container in items_mut(spec, field) {
             let policy = default_pull_policy(container["image"].as_str().unwrap_or_default());
             fill(container, "imagePullPolicy", policy);
         }
     }
-    for volume in list(spec, "volumes") {
+    for volume in items_mut(spec, "volumes") {
         if volume
             .as_object()
             .is_some_and(|fields| fields.keys().all(|name| name == "name"))
@@ -124,14 +120,14 @@ fn complete_pod(spec: &mut Value) {
     fill(spec, "enableServiceLinks", true);
     let uses_host = spec["hostNetwork"] == true;
     for field in ["containers", "initContainers"] {
-        for container in list(spec, field) {
+        for container in items_mut(spec, field) {
             if let Some(limits) = container["resources"]["limits"].as_object().cloned() {
                 fill(&mut container["resources"], "requests", Map::new());
                 for (name, limit) in limits {
                     fill(&mut container["resources"]["requests"], &name, limit);
                 }
             }
-            for port in list(container, "ports").filter(|_| uses_host) {
+            for port in items_mut(container, "ports").filter(|_| uses_host) {
                 let number = port["containerPort"].clone();
                 fill(port, "hostPort", number);
             }
@@ -140,7 +136,7 @@ fn complete_pod(spec: &mut Value) {
 }
 
 fn complete_service(spec: &mut Value) {
-    for port in list(spec, "ports") {
+    for port in items_mut(spec, "ports") {
         let target = &port["targetPort"];
         if target.is_null() || *target == 0 || *target == "" {
             port["targetPort"] = port["port"].clone();
@@ -185,7 +181,7 @@ fn complete_stateful_set(object: &mut Value) {
     if strategy["type"] == "RollingUpdate" && strategy["rollingUpdate"].is_object() {
         fill(&mut strategy["rollingUpdate"], "partition", 0);
     }
-    for claim in list(&mut object["spec"], "volumeClaimTemplates") {
+    for claim in items_mut(&mut object["spec"], "volumeClaimTemplates") {
         claim["apiVersion"] = "v1".into();
         claim["kind"] = "PersistentVolumeClaim".into();
     }
@@ -232,7 +228,7 @@ fn complete_binding(object: &mut Value) {
         object["roleRef"] = json!({});
     }
     fill(&mut object["roleRef"], "apiGroup", RBAC_GROUP);
-    for subject in list(object, "subjects") {
+    for subject in items_mut(object, "subjects") {
         if matches!(subject["kind"].as_str(), Some("User" | "Group")) {
             fill(subject, "apiGroup", RBAC_GROUP);
         }

@@ -123,6 +123,12 @@ pub fn metadata_text<'a>(object: &'a Value, field: &str) -> &'a str {
     object["metadata"][field].as_str().unwrap_or_default()
 }
 
+/// Iterates over the items of a list in an object; none if it has no such list.
+pub fn items_mut<'a>(object: &'a mut Value, field: &str) -> impl Iterator<Item = &'a mut Value> {
+    let items = object.get_mut(field).and_then(Value::as_array_mut);
+    items.into_iter().flatten()
+}
+
 pub fn set_field(object: &mut Value, field: &str, value: Option<Value>) {
     let Some(fields) = object.as_object_mut() else {
         return;

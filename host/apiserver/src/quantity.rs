@@ -21,25 +21,15 @@ const DECIMAL_SUFFIXES: [(&str, u32); 10] = [
 /// Binary suffixes, smallest first: each is 1024 times the one before.
 const BINARY_SUFFIXES: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 
-fn is_quantity(schema: &Schema) -> bool {
-    let has = |kind: &str| {
-        schema
-            .one_of
-            .iter()
-            .any(|part| part.kind.as_deref() == Some(kind))
-    };
-    schema.kind.is_none() && has("string") && has("number")
-}
-
 /// Brings the quantities of an object into their form. A text that is none stays as it is.
 pub fn unify_quantities(schema: &Schema, value: &mut Value) {
     match value {
-        Value::String(text) if is_quantity(schema) => {
+        Value::String(text) if schema.is_quantity() => {
             if let Some(unified) = format_quantity(text) {
                 *text = unified;
             }
         }
-        Value::Number(number) if is_quantity(schema) => {
+        Value::Number(number) if schema.is_quantity() => {
             let text = number.to_string();
             *value = format_quantity(&text).unwrap_or(text).into();
         }
@@ -64,7 +54,7 @@ pub fn unify_quantities(schema: &Schema, value: &mut Value) {
 /// Returns what is wrong with the first text of an object that should be a quantity and is none.
 pub fn find_invalid_quantity(schema: &Schema, value: &Value) -> Option<&'static str> {
     match value {
-        Value::String(text) if is_quantity(schema) => match parse_quantity(text) {
+        Value::String(text) if schema.is_quantity() => match parse_quantity(text) {
             Some(_) => None,
             None if text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '.' | '-' | '+')) => {
                 Some("unable to parse quantity's suffix")

@@ -29,7 +29,7 @@ pub fn validate_workload(kind: &str, object: &Value, is_new: bool) -> Vec<FieldE
         let rule = format!("empty selector is invalid for {}", kind.to_lowercase());
         errors.push(FieldError::invalid("spec.selector", selector, rule));
     }
-    // Where the selector is invalid, only the template of a DaemonSet is looked at.
+    // Only a DaemonSet's template is validated beside an invalid selector.
     let validates_template = has_valid_selector || kind == "DaemonSet";
     let labels = &template["metadata"]["labels"];
     let mut wanted = selector["matchLabels"].as_object().into_iter().flatten();

@@ -11,6 +11,15 @@ pub(crate) fn field_path(parent: &str, field: &str) -> String {
     }
 }
 
+/// Joins a path that may begin with an index or a key in brackets.
+pub(crate) fn join_path(parent: &str, below: &str) -> String {
+    if below.starts_with('[') {
+        format!("{parent}{below}")
+    } else {
+        field_path(parent, below)
+    }
+}
+
 /// Finds the schema of a field by a path such as `.spec.labels['a.b']`.
 ///
 /// # Errors

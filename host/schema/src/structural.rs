@@ -5,6 +5,7 @@
 
 use serde_json::{Value, json};
 
+use crate::field_path::join_path;
 use crate::{FieldError, Schema, keywords};
 
 /// Keywords at the root of a kind with a status subresource, whose schema is taken apart.
@@ -374,10 +375,7 @@ fn check_defaults(declared: &Value, path: &str) -> Vec<FieldError> {
         embedded.embedded_resource |= path.ends_with("openAPIV3Schema");
         let untyped = embedded.validate_embedded(default, &|_, _| Vec::new());
         errors.extend(untyped.into_iter().map(|error| FieldError {
-            field: match error.field.starts_with('[') {
-                true => format!("{field}{}", error.field),
-                false => format!("{field}.{}", error.field),
-            },
+            field: join_path(&field, &error.field),
             ..error
         }));
     }

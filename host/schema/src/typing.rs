@@ -17,6 +17,12 @@ impl Schema {
         find_mismatch(self, value, "")
     }
 
+    /// Returns true for a quantity: a number, or a text with a suffix.
+    pub fn is_quantity(&self) -> bool {
+        let has = |kind: &str| self.one_of.iter().any(|part| part.kind.as_deref() == Some(kind));
+        self.kind.is_none() && has("string") && has("number")
+    }
+
     /// Cuts integers off to their formats, as Go converts numbers.
     pub fn cut_integers(&self, value: &mut Value) {
         match value {
@@ -102,7 +108,7 @@ fn find_untyped_part(schema: &Schema, value: &Value, path: &str, duplicates: Dup
             }),
             None => expected("map"),
         },
-        None if is_quantity(schema) && (value.is_array() || value.is_object()) => expected("any scalar"),
+        None if schema.is_quantity() && (value.is_array() || value.is_object()) => expected("any scalar"),
         _ => None,
     }
 }
@@ -241,11 +247,6 @@ fn find_mismatch(schema: &Schema, value: &Value, path: &str) -> Option<String> {
 fn has_microseconds(text: &str) -> bool {
     let fraction = text.split_once('.').map_or("", |(_, fraction)| fraction);
     fraction.bytes().take_while(u8::is_ascii_digit).count() == 6
-}
-
-/// Returns true for the schema of a quantity: a number, or a text with a suffix.
-fn is_quantity(schema: &Schema) -> bool {
-    !schema.one_of.is_empty() && schema.format.as_deref() != Some("int-or-string")
 }
 
 fn is_integer(value: &Value, format: Option<&str>) -> bool {

@@ -324,10 +324,8 @@ impl RunningNode {
     pub fn log_tails(&self) -> Vec<(&'static str, String)> {
         let programs = ["containerd", "kube-scheduler", "kube-proxy", "kubelet"];
         let tail = |program| {
-            (
-                program,
-                read_tail(&self.folder.path().join(format!("{program}.log"))),
-            )
+            let log = self.path(&format!("{program}.log"));
+            (program, read_tail(Path::new(&log)))
         };
         programs.map(tail).into()
     }

@@ -9,6 +9,7 @@ use super::declaration::DeclaredValue;
 use super::types::{ExpressionTypes, RuleType};
 use super::{RuleCost, RuleFindings, Rules, TypeMeta, rules};
 use crate::FieldError;
+use crate::field_path::join_path;
 
 /// Largest cost of an expression in all values of an object together.
 const MAX_EXPRESSION_COST: u64 = 10_000_000;
@@ -207,8 +208,7 @@ pub(crate) fn check_rules_of_value(declared: &Value, value: &Value, path: &str) 
     let broken = broken.into_iter().map(|error| FieldError {
         field: match error.field.as_str() {
             "<nil>" => path.to_owned(),
-            field if field.starts_with('[') => format!("{path}{field}"),
-            field => format!("{path}.{field}"),
+            field => join_path(path, field),
         },
         ..error
     });
