@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::image_reference::find_image_tag;
 use crate::kind::ServedKind;
 use crate::object::items_mut;
 use crate::rbac::RBAC_GROUP;
@@ -76,44 +77,12 @@ fn complete_pod_spec(spec: &mut Value) {
     }
 }
 
-/// Images without a tag, and those with the tag `latest`, may change. What is no reference has no tag to look at.
+/// What the tag `latest` names may change.
 fn default_pull_policy(image: &str) -> &'static str {
-    if !is_image_reference(image) {
-        return "IfNotPresent";
+    match find_image_tag(image) {
+        Some("latest") => "Always",
+        _ => "IfNotPresent",
     }
-    let name = image.rsplit('/').next().unwrap_or(image);
-    let has_digest = name.contains('@');
-    let tag = name.split_once(':').map_or("latest", |(_, tag)| tag);
-    if tag == "latest" && !has_digest {
-        "Always"
-    } else {
-        "IfNotPresent"
-    }
-}
-
-/// Returns true for an image as registries name them: a path in lower case, behind a host that has a point, a port or a capital.
-fn is_image_reference(image: &str) -> bool {
-    let path = image.split_once('@').map_or(image, |(path, _)| path);
-    let is_host = |part: &str| {
-        part.contains(['.', ':']) || part == "localhost" || part.contains(|c: char| c.is_ascii_uppercase())
-    };
-    let path = match path.split_once('/') {
-        Some((host, rest)) if is_host(host) => rest,
-        _ => path,
-    };
-    let (path, tag) = path.split_once(':').unwrap_or((path, "latest"));
-    let is_end = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    let is_part = |part: &str| {
-        !part.contains("..")
-            && part.starts_with(is_end)
-            && part.ends_with(is_end)
-            && part.chars().all(|c| is_end(c) || matches!(c, '.' | '_' | '-'))
-    };
-    path.split('/').all(is_part)
-        && !tag.is_empty()
-        && tag
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'))
 }
 
 fn complete_pod(spec: &mut Value) {
@@ -238,22 +207,6 @@ fn complete_binding(object: &mut Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn pull_policy_follows_the_tag() {
-        for (image, policy) in [
-            ("a", "Always"),
-            ("a:latest", "Always"),
-            ("registry:5000/a", "Always"),
-            ("registry:5000/a:1", "IfNotPresent"),
-            ("a@sha256:0123", "IfNotPresent"),
-            ("Host/a", "Always"),
-            ("A", "IfNotPresent"),
-            ("https://a.example/b", "IfNotPresent"),
-        ] {
-            assert_eq!(default_pull_policy(image), policy, "{image}");
-        }
-    }
 
     #[test]
     fn service_gets_target_ports_and_policies_of_its_type() {

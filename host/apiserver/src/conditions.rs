@@ -91,7 +91,7 @@ fn is_reason(text: &str) -> bool {
         && text.chars().all(|c| is_end(c) || matches!(c, ',' | ':'))
 }
 
-/// Returns the conditions of a namespace in deletion that still has contents.
+/// Returns the conditions of a namespace in deletion with these contents.
 pub fn describe_remaining(remaining: &[(GroupResource, Arc<StoredObject>)]) -> [Value; 5] {
     let mut resources: BTreeMap<String, usize> = BTreeMap::new();
     let mut finalizers: BTreeMap<&str, usize> = BTreeMap::new();
@@ -114,6 +114,21 @@ pub fn describe_remaining(remaining: &[(GroupResource, Arc<StoredObject>)]) -> [
         .iter()
         .map(|(name, count)| format!("{name} in {count} resource instances"));
     let (resources, names): (Vec<_>, Vec<_>) = (resources.collect(), names.collect());
+    let contents = if resources.is_empty() {
+        condition(
+            "NamespaceContentRemaining",
+            false,
+            "ContentRemoved",
+            "All content successfully removed",
+        )
+    } else {
+        condition(
+            "NamespaceContentRemaining",
+            true,
+            "SomeResourcesRemain",
+            &format!("Some resources are remaining: {}", resources.join(", ")),
+        )
+    };
     let finalizers = if names.is_empty() {
         condition(
             "NamespaceFinalizersRemaining",
@@ -152,12 +167,7 @@ pub fn describe_remaining(remaining: &[(GroupResource, Arc<StoredObject>)]) -> [
             "ContentDeleted",
             "All content successfully deleted, may be waiting on finalization",
         ),
-        condition(
-            "NamespaceContentRemaining",
-            true,
-            "SomeResourcesRemain",
-            &format!("Some resources are remaining: {}", resources.join(", ")),
-        ),
+        contents,
         finalizers,
     ]
 }

@@ -308,21 +308,28 @@ fn finish_deletion(api: &RequestHandler, resource: &GroupResource, object: &Arc<
     }
 }
 
-/// Deletes what a namespace contains, and lets the namespace go or says what keeps it.
+/// Deletes what a namespace contains, says what remains of that, and lets the namespace go if it is nothing.
 fn empty_namespace(api: &RequestHandler, resource: &GroupResource, key: &StoredKey) {
     let contents = api.storage.list_namespace(&key.name);
     for (resource, object) in contents.iter().filter(|(_, object)| !object.is_terminating()) {
         delete_with_policy(api, resource, object, "Background");
     }
     let remaining = api.storage.list_namespace(&key.name);
+    write_as_controller(api, resource, key, "status", |namespace| {
+        namespace["status"]["conditions"] = with_times(namespace, &describe_remaining(&remaining));
+    });
     if !remaining.is_empty() {
-        return write_as_controller(api, resource, key, "status", |namespace| {
-            namespace["status"]["conditions"] = with_times(namespace, &describe_remaining(&remaining));
-        });
+        return;
     }
     api.adjust_object(resource, key, |namespace| {
-        if let Some(finalizers) = namespace["spec"]["finalizers"].as_array_mut() {
+        let spec = namespace["spec"].as_object_mut();
+        if let Some(spec) = spec
+            && let Some(finalizers) = spec.get_mut("finalizers").and_then(Value::as_array_mut)
+        {
             finalizers.retain(|one| one != "kubernetes");
+            if finalizers.is_empty() {
+                spec.remove("finalizers");
+            }
         }
     });
 }

@@ -27,6 +27,7 @@ mod faults;
 mod fields;
 mod garbage;
 mod handler;
+mod image_reference;
 mod kind;
 mod limits;
 mod metadata;

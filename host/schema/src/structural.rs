@@ -344,40 +344,11 @@ fn check_declared(part: &Value, outer: &Value, path: &str, part_path: &str, erro
 fn check_defaults(declared: &Value, path: &str) -> Vec<FieldError> {
     let mut errors = Vec::new();
     if !declared["default"].is_null()
-        && let Ok(schema) = Schema::parse(&without_int_or_string(declared))
+        && let Ok(mut schema) = Schema::parse(&without_int_or_string(declared))
     {
-        let field = format!("{path}.default");
-        let default = &declared["default"];
-        let mut pruned = default.clone();
-        if !schema.prune(&mut pruned).is_empty() {
-            errors.push(FieldError::invalid(
-                &field,
-                default,
-                "must not have unknown fields",
-            ));
-        }
-        let mut invalid = schema.validate_at(default, None, &field);
-        // The API server joins an item's index to the path as it joins a field.
-        for error in &mut invalid {
-            let item = error
-                .field
-                .strip_prefix(&field)
-                .filter(|rest| rest.starts_with('['));
-            if let Some(item) = item.map(str::to_owned) {
-                error.field = format!("{field}.{item}");
-            }
-        }
-        if invalid.is_empty() {
-            errors.extend(crate::rule::check_rules_of_value(declared, default, &field));
-        }
-        errors.extend(invalid);
-        let mut embedded = schema;
-        embedded.embedded_resource |= path.ends_with("openAPIV3Schema");
-        let untyped = embedded.validate_embedded(default, &|_, _| Vec::new());
-        errors.extend(untyped.into_iter().map(|error| FieldError {
-            field: join_path(&field, &error.field),
-            ..error
-        }));
+        // The default of a kind is a whole object.
+        schema.embedded_resource |= path.ends_with("openAPIV3Schema");
+        errors.extend(check_default(declared, &schema, &format!("{path}.default")));
     }
     if declared["items"].is_object() {
         errors.extend(check_defaults(&declared["items"], &format!("{path}.items")));
@@ -389,6 +360,44 @@ fn check_defaults(declared: &Value, path: &str) -> Vec<FieldError> {
         }
         errors.extend(check_defaults(property, &format!("{path}.properties[{name}]")));
     }
+    errors
+}
+
+/// Violations of a schema by its default. Of what an embedded object needs, the schema and its rules, each is checked when there is no
+/// violation of those before.
+fn check_default(declared: &Value, schema: &Schema, field: &str) -> Vec<FieldError> {
+    let default = &declared["default"];
+    let mut errors = Vec::new();
+    if !schema.prune(&mut default.clone()).is_empty() {
+        errors.push(FieldError::invalid(
+            field,
+            default,
+            "must not have unknown fields",
+        ));
+    }
+    let untyped = schema.validate_embedded(default, &|_, _| Vec::new());
+    if !untyped.is_empty() {
+        errors.extend(untyped.into_iter().map(|error| FieldError {
+            field: join_path(field, &error.field),
+            ..error
+        }));
+        return errors;
+    }
+    let invalid = schema.validate_at(default, None, field);
+    if invalid.is_empty() {
+        errors.extend(crate::rule::check_rules_of_value(declared, default, field));
+        return errors;
+    }
+    errors.extend(invalid.into_iter().map(|error| {
+        // The API server joins an item's index to the path as it joins a field.
+        match error.field.strip_prefix(field) {
+            Some(item) if item.starts_with('[') => FieldError {
+                field: format!("{field}.{item}"),
+                ..error
+            },
+            _ => error,
+        }
+    }));
     errors
 }
 
@@ -437,6 +446,28 @@ mod tests {
                 "schema.properties[c].x-kubernetes-list-map-keys",
                 "schema.properties[d].pattern",
             ]
+        );
+    }
+
+    #[test]
+    fn default_of_a_whole_schema_is_checked_for_its_fields_once_it_has_a_type() {
+        let declared = |default: Value| {
+            json!({"type": "object", "required": ["absent"], "default": default,
+            "properties": {"absent": {"type": "string"}}})
+        };
+        let fields = |default: Value| {
+            let mut fields: Vec<_> = check_defaults(&declared(default), "openAPIV3Schema")
+                .into_iter()
+                .map(|error| error.field)
+                .collect();
+            fields.sort();
+            fields
+        };
+        let at = |name: &str| format!("openAPIV3Schema.default.{name}");
+        assert_eq!(fields(json!({})), [at("apiVersion"), at("kind")]);
+        assert_eq!(
+            fields(json!({"apiVersion": "a.dev/v1", "kind": "Thing"})),
+            [at("absent")]
         );
     }
 

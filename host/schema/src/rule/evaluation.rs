@@ -37,7 +37,7 @@ impl Rules {
                 let mut reported_paths = Vec::new();
                 collect_reported_paths(declared, &mut reported_paths);
                 Self {
-                    compiled: kube_cel::compile_schema(declared),
+                    compiled: kube_cel::compile_schema(&without_defaults(declared)),
                     reported_paths,
                     declared: declared.clone(),
                 }
@@ -82,6 +82,27 @@ impl Rules {
         let mut values = of_rule.filter_map(|(_, path)| error.field_path.strip_suffix(path.as_str()));
         values.next().unwrap_or(&error.field_path).trim_end_matches('.')
     }
+}
+
+/// Returns a schema without its defaults, which kube-cel would fill in. Objects have them already; a default of the schema is checked as
+/// it is.
+fn without_defaults(declared: &Value) -> Value {
+    let Value::Object(keywords) = declared else {
+        return declared.clone();
+    };
+    let kept = keywords.iter().filter(|(keyword, _)| *keyword != "default");
+    let strip = |(keyword, value): (&String, &Value)| {
+        let stripped = match (keyword.as_str(), value) {
+            ("properties", Value::Object(properties)) => properties
+                .iter()
+                .map(|(name, property)| (name.clone(), without_defaults(property)))
+                .collect(),
+            ("items" | "additionalProperties", schema) => without_defaults(schema),
+            _ => value.clone(),
+        };
+        (keyword.clone(), stripped)
+    };
+    kept.map(strip).collect()
 }
 
 /// Collects the expressions of the rules below a schema that report their violations at another path.
@@ -239,6 +260,19 @@ mod tests {
             rules.validate(&json!({"a": {"b": "y"}}), None, type_meta()).len(),
             1
         );
+    }
+
+    #[test]
+    fn value_without_a_field_that_has_a_default_is_evaluated_as_it_is() {
+        let declared = json!({"type": "object", "properties": {
+            // A field of the name of the keyword.
+            "default": {"type": "object", "default": {"b": "y"}, "properties": {"b": {"type": "string"}},
+                "x-kubernetes-validations": [{"rule": "self.b == 'x'"}]},
+        }});
+        let rules = Rules::compile(&declared).expect("the schema has rules");
+        assert_eq!(rules.validate(&json!({}), None, type_meta()), []);
+        let completed = json!({"default": {"b": "y"}});
+        assert_eq!(rules.validate(&completed, None, type_meta()).len(), 1);
     }
 
     #[test]

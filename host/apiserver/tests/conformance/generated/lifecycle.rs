@@ -166,9 +166,15 @@ fn delete_namespace(rng: &mut Rng) -> Vec<Step> {
         RequestStep::settle(format!("{path}/configmaps/a")),
         RequestStep::settle(path.clone()),
     ];
-    for path in [format!("{path}/configmaps/a"), path.clone()] {
+    let released = |path: &str| {
         let patch = json!({"metadata": {"finalizers": null}});
-        steps.push(RequestStep::patch(path, MERGE_PATCH, patch).into());
+        RequestStep::patch(path, MERGE_PATCH, patch).into()
+    };
+    steps.push(released(&format!("{path}/configmaps/a")));
+    if is_held {
+        // Its content goes sooner or later.
+        steps.push(RequestStep::settle(path.clone()));
+        steps.push(released(&path));
     }
     steps.push(RequestStep::settle(path));
     steps
