@@ -138,9 +138,9 @@ fn find_expected_type<'a>(schema: &'a Schema, value: &Value) -> Option<&'a str> 
     if schema.int_or_string {
         return (!value.is_string() && !has_type(value, "integer")).then_some("integer,string");
     }
-    // The API server checks the type of a value with a format by the format, which only numbers and texts have.
+    // The API server leaves texts and lists to a format, if there is one.
     let is_numeric = matches!(schema.kind.as_deref(), Some("integer" | "number"));
-    if schema.format.is_some() && !is_numeric && value.is_array() {
+    if schema.format.is_some() && !is_numeric && (value.is_array() || value.is_string()) {
         return None;
     }
     schema
