@@ -97,6 +97,13 @@ function withTexts(schema, symbol) {
   return made;
 }
 
+/** Returns whether a type is of integers: `bigint`, or with the integers that JavaScript has as numbers, `number | bigint`. */
+function isInteger(type) {
+  const { Number, BigInt } = ts.TypeFlags;
+  const parts = type.isUnion() ? type.types : [type];
+  return parts.some((part) => part.flags & BigInt) && parts.every((part) => part.flags & (Number | BigInt));
+}
+
 /** Returns the structural schema of a type. */
 function describeType(type, path, outer) {
   const { TypeFlags } = ts;
@@ -104,6 +111,7 @@ function describeType(type, path, outer) {
   if (type.flags & (TypeFlags.Any | TypeFlags.Unknown)) return { ...ANY };
   if (type.flags & TypeFlags.String) return { type: "string" };
   if (type.flags & TypeFlags.Number) return { type: "number", format: "double" };
+  if (isInteger(type)) return { type: "integer", format: "int64" };
   if (type.flags & TypeFlags.BooleanLike) return { type: "boolean" };
   if (type.isStringLiteral()) return { type: "string", enum: [type.value] };
   if (type.isUnion() && type.types.every((one) => one.isStringLiteral())) {
@@ -125,7 +133,7 @@ function describeType(type, path, outer) {
     return describeObject(type, properties, path, [...outer, type]);
   }
   throw new Problem(
-    `${path}: no schema for the type ${checker.typeToString(type)}: use string, number, boolean, lists, Record<string, …>, ` +
+    `${path}: no schema for the type ${checker.typeToString(type)}: use string, number, number | bigint, boolean, lists, Record<string, …>, ` +
       'texts such as "a" | "b", objects or any',
   );
 }

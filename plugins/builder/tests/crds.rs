@@ -27,6 +27,7 @@ const MODULE: &str = r#"import { awaitChange, plugin } from "ostler";
  * @property {import("./types.ts").Port[]} [ports] Its ports.
  * @property {"on" | "off"} [mode]
  * @property {Record<string, string>} [labels]
+ * @property {number | bigint} [size]
  * @property {MORE} [more]
  */
 
@@ -101,6 +102,7 @@ fn schema_of_jsdoc_has_the_types_texts_and_constraints_of_the_fields() {
                 }},
                 "mode": {"type": "string", "enum": ["on", "off"]},
                 "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+                "size": {"type": "integer", "format": "int64"},
                 "more": {"x-kubernetes-preserve-unknown-fields": true},
             },
         })
@@ -117,7 +119,7 @@ fn type_without_a_schema_is_refused_with_its_field_or_line() {
             &["Thing.spec.more", "no schema for the type () => string"][..],
         ),
         ("ThingSpec", &["index.js:", "Thing.spec.more", "contains itself"]),
-        ("Missing", &["index.js:12:", "Cannot find name 'Missing'"]),
+        ("Missing", &["index.js:13:", "Cannot find name 'Missing'"]),
     ] {
         let error = format!("{:#}", generate(folder.path(), more).expect_err(more));
         assert!(
