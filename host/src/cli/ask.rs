@@ -190,10 +190,8 @@ impl HostClient {
         query: &[(&str, &str)],
     ) -> anyhow::Result<String> {
         let answer = self.send(method, path, query).await?;
-        let body = answer
-            .collect_bytes()
-            .await
-            .context("the admin server's answer")?;
+        let body = answer.collect_bytes().await;
+        let body = body.map_err(|e| explain_broken_answer(&self.place, &e))?;
         Ok(String::from_utf8_lossy(&body).into_owned())
     }
 
@@ -205,6 +203,7 @@ impl HostClient {
         query: &[(&str, &str)],
     ) -> anyhow::Result<Lines> {
         Ok(Lines {
+            place: self.place.clone(),
             answer: self.send(method, path, query).await?,
             begun: Vec::new(),
         })
@@ -225,7 +224,8 @@ impl HostClient {
         if head.status.is_success() {
             return Ok(body);
         }
-        let body = body.collect_bytes().await.context("the admin server's answer")?;
+        let body = body.collect_bytes().await;
+        let body = body.map_err(|e| explain_broken_answer(&self.place, &e))?;
         let message: Option<serde_json::Value> = serde_json::from_slice(&body).ok();
         match message.as_ref().and_then(|m| m["message"].as_str()) {
             Some(message) => Err(HostError(message.to_owned()).into()),
@@ -248,8 +248,17 @@ impl HostClient {
     }
 }
 
+/// Explains an answer that ends before it is complete, as it does when the host ends.
+fn explain_broken_answer(place: &str, error: &kube::Error) -> anyhow::Error {
+    anyhow::anyhow!(
+        "{place} ended its answer before it was complete: {}",
+        root_cause(error)
+    )
+}
+
 /// JSON lines of a streamed response.
 pub struct Lines {
+    place: String,
     answer: Body,
     begun: Vec<u8>,
 }
@@ -271,7 +280,7 @@ impl Lines {
             let Some(frame) = self.answer.frame().await else {
                 return Ok(None);
             };
-            let frame = frame.context("the admin server's answer")?;
+            let frame = frame.map_err(|e| explain_broken_answer(&self.place, &e))?;
             self.begun
                 .extend_from_slice(frame.data_ref().map_or(&[], |chunk| chunk));
         }

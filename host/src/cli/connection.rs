@@ -125,9 +125,7 @@ impl HostAddress {
                         .await
                         .map_err(|e| match self.cluster.is_named() {
                             true => e,
-                            false => e.context(format!(
-                                "no process listens at {DEFAULT_ADMIN_ADDRESS}, and no cluster is known"
-                            )),
+                            false => e.context(format!("no process listens at {DEFAULT_ADMIN_ADDRESS}")),
                         })?;
                 let api_server = kube::Client::try_from(config.clone())?;
                 let endpoint = find_leader(&api_server, &config, &self.cluster).await?;

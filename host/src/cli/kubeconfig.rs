@@ -63,23 +63,26 @@ async fn load_context(kubeconfig: Option<PathBuf>, context: Option<String>) -> a
     };
     let read = match &kubeconfig {
         Some(path) => {
-            Some(Kubeconfig::read_from(path).with_context(|| format!("the kubeconfig {}", path.display()))?)
+            Ok(Kubeconfig::read_from(path).with_context(|| format!("the kubeconfig {}", path.display()))?)
         }
-        None => Kubeconfig::read().ok(),
+        None => Kubeconfig::read(),
     };
     let configured = read
         .as_ref()
+        .ok()
         .and_then(|read| proxy::find_configured_proxy(read, context.as_deref()))
         .map(str::to_owned);
     let mut config = match read {
-        Some(read) if kubeconfig.is_some() || context.is_some() => {
+        Ok(read) if kubeconfig.is_some() || context.is_some() => {
             let options = KubeConfigOptions {
                 context,
                 ..KubeConfigOptions::default()
             };
             kube::Config::from_custom_kubeconfig(read, &options).await?
         }
-        _ => kube::Config::infer().await.context(no_cluster)?,
+        Ok(_) => kube::Config::infer().await.context(no_cluster)?,
+        // Of the two errors, that of the kubeconfig is the one of users.
+        Err(e) => kube::Config::incluster().map_err(|_| anyhow::anyhow!("{no_cluster} ({e})"))?,
     };
     let variable = |name: &str| std::env::var(name).ok();
     config.proxy_url = proxy::choose_proxy(configured.as_deref(), &config.cluster_url, variable)?;

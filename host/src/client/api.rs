@@ -419,6 +419,8 @@ impl ApiClient {
     /// Logs the beginning and the end of an outage of the API server.
     fn log_availability(&self, error: Option<&ApiError>) {
         let server = self.metrics.as_ref().map(|(_, host)| &**host);
+        // The host's own has no label.
+        let server = server.filter(|name| !name.is_empty());
         let was_unavailable = self.unavailable.swap(error.is_some(), Ordering::Relaxed);
         match error {
             Some(e) if !was_unavailable => tracing::warn!(server, "{e}"),
