@@ -138,10 +138,12 @@ impl Admin {
                 "/status",
                 get(async |State(admin): State<Self>| run_blocking(move || Json(admin.status())).await),
             )
-            .route("/store", get(store));
-        #[cfg(feature = "durations")]
-        let of_host = of_host.route("/reconciles", get(reconciles));
-        let of_host = of_host.route_layer(middleware::from_fn(access::check_host_path));
+            .route("/store", get(store))
+            .route(
+                "/reconciles",
+                get(async |State(admin): State<Self>| Json(admin.stats.durations.load())),
+            )
+            .route_layer(middleware::from_fn(access::check_host_path));
         Router::new()
             .route("/explain", get(explain))
             .route("/logs", get(logs::logs))
@@ -248,13 +250,6 @@ async fn get_readiness(State(admin): State<Admin>) -> (StatusCode, String) {
     (StatusCode::OK, format!("ok{}", note.unwrap_or_default()))
 }
 
-#[cfg(feature = "durations")]
-#[derive(Deserialize)]
-struct After {
-    /// Number of reconciles to skip; without it only the total number is returned.
-    after: Option<usize>,
-}
-
 /// Runs a query that visits all objects: for a million of them it takes longer than an async thread may be blocked.
 async fn run_blocking<T: IntoResponse + Send + 'static>(
     query: impl FnOnce() -> T + Send + 'static,
@@ -336,14 +331,4 @@ async fn store(State(admin): State<Admin>) -> Response {
         }))
     };
     run_blocking(describe).await
-}
-
-/// Numbers and durations of reconciles, for benchmarks. Asked often while it is measured: the number costs nothing.
-#[cfg(feature = "durations")]
-async fn reconciles(State(admin): State<Admin>, Query(After { after }): Query<After>) -> Response {
-    let durations = &admin.stats.durations;
-    match after {
-        None => Json(json!({"reconciles": durations.count()})).into_response(),
-        Some(after) => Json(durations.summarize(after)).into_response(),
-    }
 }

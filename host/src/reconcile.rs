@@ -11,7 +11,6 @@ pub mod conditions;
 mod connection;
 mod decision;
 mod deletion;
-#[cfg(feature = "durations")]
 mod durations;
 mod finalized;
 pub mod former_builds;

@@ -99,8 +99,7 @@ impl ReconcileRun<'_> {
         }
         let whole = started.elapsed();
         stats.end_reconcile(self.key(), failed, whole);
-        #[cfg(feature = "durations")]
-        stats.durations.record(took, whole);
+        stats.durations.record(whole);
         outcome
     }
 

@@ -1,74 +1,55 @@
-//! Durations of the first reconciles of a process, for benchmarks. A production image is built without them.
+//! Durations of reconciles, counted by their length.
 
 use std::time::Duration;
 
-use parking_lot::Mutex;
-use serde::Serialize;
+use histogram::{AtomicHistogram32, SparseHistogram32};
 
-/// Maximum number of reconciles whose durations are kept.
-const MAX_SAMPLES: usize = 100_000;
+/// Power of two below whose double durations have a bucket for each microsecond; above, a bucket is at most 1/32 of its duration wide.
+const GROUPING_POWER: u8 = 5;
+/// Power of two in microseconds that durations are counted to: 71 minutes. Longer ones are in the last bucket.
+const MAX_VALUE_POWER: u8 = 32;
 
-/// Durations of reconciles, in their order.
-#[derive(Debug, Default)]
-pub struct ReconcileDurations(Mutex<Vec<Sample>>);
+/// Number of reconciles by their duration since the start of the process: 3.5 KiB, however many there were.
+#[derive(Debug)]
+pub struct DurationHistogram(AtomicHistogram32);
 
-/// Durations of one reconcile in microseconds.
-#[derive(Clone, Copy, Debug, Serialize)]
-struct Sample {
-    /// Of the component's call.
-    call_us: u32,
-    /// Of the whole reconcile.
-    whole_us: u32,
+impl Default for DurationHistogram {
+    fn default() -> Self {
+        Self(AtomicHistogram32::new(GROUPING_POWER, MAX_VALUE_POWER).expect("the powers are valid"))
+    }
 }
 
-/// Number and percentiles of reconciles.
-#[derive(Debug, Serialize)]
-pub struct DurationSummary {
-    /// Number of reconciles.
-    reconciles: usize,
-    /// The reconcile at the median and the 99th percentile of what the host adds to the component's call.
-    p50: Option<Sample>,
-    p99: Option<Sample>,
-    /// Percentiles of the whole reconcile.
-    whole_p50_us: Option<u32>,
-    whole_p99_us: Option<u32>,
+impl DurationHistogram {
+    /// Counts a reconcile.
+    pub fn record(&self, took: Duration) {
+        let microseconds = u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
+        // Cannot fail: each u32 has a bucket.
+        let _ = self.0.increment(microseconds.into());
+    }
+
+    /// Returns the counts in microseconds, as the crate `histogram` writes them. Two of them differ by what was counted in between.
+    pub fn load(&self) -> SparseHistogram32 {
+        SparseHistogram32::from(&self.0.load())
+    }
 }
 
-impl ReconcileDurations {
-    /// Adds a reconcile.
-    pub fn record(&self, call: Duration, whole: Duration) {
-        let microseconds = |took: Duration| u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
-        let mut samples = self.0.lock();
-        if samples.len() < MAX_SAMPLES {
-            samples.push(Sample {
-                call_us: microseconds(call),
-                whole_us: microseconds(whole),
-            });
-        }
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    /// Number of reconciles whose durations are kept.
-    pub fn count(&self) -> usize {
-        self.0.lock().len()
-    }
-
-    /// The reconciles without the first `after` ones.
-    pub fn summarize(&self, after: usize) -> DurationSummary {
-        let mut samples = self.0.lock().get(after..).unwrap_or_default().to_vec();
-        let mut select = |percent: usize, key: fn(&Sample) -> u32| {
-            let rank = samples.len() * percent / 100;
-            (!samples.is_empty()).then(|| *samples.select_nth_unstable_by_key(rank, key).1)
-        };
-        let overhead = |sample: &Sample| sample.whole_us.saturating_sub(sample.call_us);
-        let (p50, p99) = (select(50, overhead), select(99, overhead));
-        let whole = |sample: &Sample| sample.whole_us;
-        let (whole_p50, whole_p99) = (select(50, whole), select(99, whole));
-        DurationSummary {
-            reconciles: samples.len(),
-            p50,
-            p99,
-            whole_p50_us: whole_p50.map(|sample| sample.whole_us),
-            whole_p99_us: whole_p99.map(|sample| sample.whole_us),
+    #[test]
+    fn durations_are_counted_by_microsecond_when_short_and_however_long() {
+        let histogram = DurationHistogram::default();
+        for took in [0, 20, 20, 21, u64::MAX] {
+            histogram.record(Duration::from_micros(took));
         }
+        let buckets = histogram.load();
+        let buckets: Vec<_> = buckets
+            .iter()
+            .map(|bucket| (bucket.start(), bucket.count()))
+            .collect();
+        assert_eq!(buckets[..3], [(0, 1), (20, 2), (21, 1)]);
+        assert_eq!(buckets.len(), 4);
+        assert_eq!(buckets[3].1, 1);
     }
 }

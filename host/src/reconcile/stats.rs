@@ -21,6 +21,7 @@ use crate::{
         object::{KubeObject, Readiness},
         scope::Projection,
     },
+    reconcile::durations::DurationHistogram,
 };
 
 /// Statistics of one object.
@@ -97,9 +98,8 @@ pub struct ReconcileStats {
     objects: Mutex<ObjectEntries>,
     /// The builds that reconciled an object: most objects share one.
     builds: Mutex<Vec<Arc<Build>>>,
-    /// Durations of the first reconciles.
-    #[cfg(feature = "durations")]
-    pub durations: super::durations::ReconcileDurations,
+    /// Durations of reconciles.
+    pub durations: DurationHistogram,
 }
 
 /// The entries, and their number by kind: metrics are scraped while there are many.
@@ -208,8 +208,7 @@ impl ReconcileStats {
             began: Instant::now(),
             objects: Mutex::default(),
             builds: Mutex::default(),
-            #[cfg(feature = "durations")]
-            durations: Default::default(),
+            durations: DurationHistogram::default(),
         }
     }
 

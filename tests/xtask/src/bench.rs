@@ -53,7 +53,7 @@ pub struct BenchOptions {
     /// Seconds under load (heartbeats, default 120), or without work if devops-idle is among the benches (default 600).
     #[arg(long)]
     window: Option<u64>,
-    /// Binary of the host for the benches of the DevOps pack, instead of one that is built.
+    /// Binary of the host that is measured, instead of that of the image.
     #[arg(long)]
     host: Option<PathBuf>,
 }
@@ -88,7 +88,7 @@ pub fn run_bench(options: &BenchOptions) -> Result<ExitCode> {
     if runs.is_empty() {
         bail!("none of these subjects takes part in these benches");
     }
-    let programs = BuiltPrograms::build(&runs)?;
+    let programs = BuiltPrograms::build(&runs, options.host.as_deref())?;
     let control_plane = control_plane::build_binary()?;
     let folder = paths::create_target_subdir("bench")?;
     let logs = folder.join("logs");
@@ -125,6 +125,23 @@ pub fn run_bench(options: &BenchOptions) -> Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
+/// Runs benches of a tenth of their size with an instrumented host, whose processes write counts to files of this pattern.
+pub fn train_host(benches: &[&str], host: &Path, counts: &Path) -> Result<()> {
+    let benches: Vec<String> = benches.iter().map(|&name| name.to_owned()).collect();
+    let runs = plan_runs(&benches, &["ostler".to_owned()], Size::Quick);
+    let mut programs = BuiltPrograms::build(&runs, Some(host))?;
+    programs
+        .environment
+        .push(("LLVM_PROFILE_FILE", counts.to_owned()));
+    let control_plane = control_plane::build_binary()?;
+    let logs = paths::create_target_subdir("bench")?.join("training-logs");
+    for run in &runs {
+        check_interrupt()?;
+        execute_run(run, &programs, &control_plane, &logs, &mut BenchReport::new(true))?;
+    }
+    Ok(())
+}
+
 /// Executes one run of the driver on a control plane of its own, so that no state of an earlier run is left.
 fn execute_run(
     run: &DriverRun,
@@ -139,6 +156,7 @@ fn execute_run(
     command
         .args(run.driver_arguments())
         .args(&programs.arguments)
+        .envs(programs.environment.iter().map(|(name, value)| (name, value)))
         .arg("--kubeconfig")
         .arg(running.kubeconfig())
         .arg("--folder")

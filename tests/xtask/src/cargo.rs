@@ -13,6 +13,7 @@ use serde::Deserialize;
 
 use crate::{
     paths,
+    pgo::PgoStage,
     process::{Child, check_interrupt},
     progress::{BuildStep, print_result},
 };
@@ -72,18 +73,8 @@ pub fn build_debug_binaries(packages: &[&str]) -> Result<BTreeMap<String, PathBu
 /// Builds the optimized binary of one package, without default features as the image has it. One package at a time,
 /// so that no other package adds features to its dependencies.
 pub fn build_release_binary(package: &str) -> Result<PathBuf> {
-    build_optimized(package, &[])
-}
-
-/// Builds the host as a production image has it, with the durations of reconciles that a benchmark reads.
-pub fn build_measured_host() -> Result<PathBuf> {
-    build_optimized("ostler", &["--features", "durations"])
-}
-
-fn build_optimized(package: &str, flags: &[&str]) -> Result<PathBuf> {
     let step = BuildStep::new(format!("Building {package}, optimized"));
-    let flags = [&["--release", "--no-default-features"], flags].concat();
-    let mut built = build_binaries(step, &[package], &flags)?;
+    let mut built = build_binaries(step, &[package], &["--release", "--no-default-features"])?;
     built.remove(package).context("cargo reported no binary")
 }
 
@@ -102,6 +93,9 @@ pub fn build_static_binary(package: &str, profile: &str) -> Result<PathBuf> {
 /// Flag of a binary without libraries.
 const STATIC_FLAG: &str = "-Ctarget-feature=+crt-static";
 
+/// Folder of the builds of images in a checkout.
+pub const IMAGE_TARGET: &str = "target/image";
+
 /// A binary of an image. The same sources and compiler give the same bytes, wherever the checkout and cargo's folders are.
 pub struct ImageBinary<'a> {
     /// Package with a binary of the same name.
@@ -110,6 +104,8 @@ pub struct ImageBinary<'a> {
     pub profile: &'a str,
     /// Without libraries.
     pub is_static: bool,
+    /// Profile-guided optimization.
+    pub pgo: Option<PgoStage>,
 }
 
 impl ImageBinary<'_> {
@@ -118,7 +114,7 @@ impl ImageBinary<'_> {
         let step = BuildStep::new(format!("Building {}, optimized", self.package));
         let cargo_home = std::env::home_dir().context("no home directory")?.join(".cargo");
         let cargo_home = std::env::var_os("CARGO_HOME").map_or(cargo_home, PathBuf::from);
-        let target = checkout.join("target/image");
+        let target = checkout.join(IMAGE_TARGET);
         let mut rust_flags = Vec::new();
         let mut c_flags = Vec::new();
         // The last one that matches is taken.
@@ -130,6 +126,9 @@ impl ImageBinary<'_> {
             let path = path.display();
             rust_flags.push(format!("--remap-path-prefix={path}={name}"));
             c_flags.push(format!("-ffile-prefix-map={path}={name}"));
+        }
+        if let Some(pgo) = &self.pgo {
+            rust_flags.extend(pgo.rustc_flags(&target.join("pgo")));
         }
         let mut command = cargo_command();
         command

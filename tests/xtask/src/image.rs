@@ -18,8 +18,8 @@ use tempfile::{NamedTempFile, TempDir};
 use self::archive::NON_ROOT_USER;
 pub use self::archive::{Image, machine_architecture};
 use crate::{
-    cargo::{self, ImageBinary},
-    components, paths,
+    cargo::{self, IMAGE_TARGET, ImageBinary},
+    components, paths, pgo,
     progress::BuildStep,
 };
 
@@ -136,21 +136,27 @@ fn build_image_of(checkout: &Path, options: &ImageOptions) -> Result<Image> {
             package: "steps-shim",
             profile: "shim",
             is_static: true,
+            pgo: None,
         };
         return shim_image(&binary.build(checkout)?);
     }
     build_host_image(checkout, options)
 }
 
+/// The optimized binary of the host.
+pub const HOST_BINARY: ImageBinary<'static> = ImageBinary {
+    package: "ostler",
+    profile: "release",
+    is_static: false,
+    pgo: None,
+};
+
 /// Builds the binary of the host, which has all commands of administrators and users.
 pub fn build_host_binary(checkout: &Path, profile: Profile) -> Result<PathBuf> {
     match profile {
         Profile::Release => {
-            let binary = ImageBinary {
-                package: "ostler",
-                profile: "release",
-                is_static: false,
-            };
+            let pgo = pgo::unpack_profile(checkout, &checkout.join(IMAGE_TARGET))?;
+            let binary = ImageBinary { pgo, ..HOST_BINARY };
             binary.build(checkout)
         }
         Profile::Debug => {

@@ -25,6 +25,7 @@ mod krew;
 mod namespaces;
 mod node;
 mod paths;
+mod pgo;
 mod powerdns;
 mod process;
 mod prometheus;
@@ -73,6 +74,8 @@ enum Command {
     Node(node::NodeOptions),
     /// Build an image of the host from scratch, as an OCI archive.
     Image(image::ImageOptions),
+    /// Write host/pgo: what the host executes in benches, by which the compiler optimizes its image.
+    Pgo,
     /// Build the archive of `kubectl ostler` and its manifest for krew, in target/krew.
     Krew(krew::KrewOptions),
     /// Build the packages of the SDKs and print what each registry would get.
@@ -131,6 +134,7 @@ fn run(command: Command) -> Result<ExitCode> {
         }
         Command::Node(options) => node::run_node(&options)?,
         Command::Image(options) => image::build_image(&options)?,
+        Command::Pgo => pgo::make_profile()?,
         Command::Krew(options) => krew::build_archive(&options)?,
         Command::Publish(options) => publish::publish_packages(&options)?,
         Command::Crds { check } => cargo::write_crds(check)?,

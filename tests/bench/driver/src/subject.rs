@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
+use histogram::{Bucket, SparseHistogram32};
 use serde_json::Value;
 use tokio::process::Command;
 
@@ -152,8 +153,8 @@ pub struct RunningSubject {
     folder: PathBuf,
     admin: Option<String>,
     http: reqwest::Client,
-    /// Number of Ostler's reconciles before the last reset.
-    skip: u64,
+    /// Durations of Ostler's reconciles before the last reset.
+    before: Option<SparseHistogram32>,
     resyncs: u32,
 }
 
@@ -329,7 +330,7 @@ impl RunningSubject {
             folder,
             admin: None,
             http: reqwest::Client::new(),
-            skip: 0,
+            before: None,
             resyncs: 0,
         };
         if subject != BenchSubject::Kopf {
@@ -385,9 +386,17 @@ impl RunningSubject {
         if !self.subject.is_ostler() {
             return self.get_json("/count").await?.as_u64().context("a count");
         }
-        let all = self.get_json("/reconciles").await?;
-        let all = all["reconciles"].as_u64().context("a count")?;
-        Ok(all.saturating_sub(self.skip))
+        let durations = self.get_durations().await?;
+        Ok(durations.count().iter().copied().map(u64::from).sum())
+    }
+
+    /// Returns the durations of Ostler's reconciles since the last [`RunningSubject::reset_stats`], in microseconds.
+    async fn get_durations(&self) -> Result<SparseHistogram32> {
+        let all: SparseHistogram32 = serde_json::from_value(self.get_json("/reconciles").await?)?;
+        Ok(match &self.before {
+            Some(before) => all.checked_sub(before)?,
+            None => all,
+        })
     }
 
     /// Resets the count and the durations of reconciles.
@@ -395,7 +404,8 @@ impl RunningSubject {
         if !self.subject.is_ostler() {
             return self.post_command("/reset").await;
         }
-        self.skip += self.count_reconciles().await?;
+        self.before = None;
+        self.before = Some(self.get_durations().await?);
         Ok(())
     }
 
@@ -409,11 +419,11 @@ impl RunningSubject {
                 p99_us: us(&stats["p99_us"])?,
             });
         }
-        let facts = self.get_json(&format!("/reconciles?after={}", self.skip)).await?;
-        Ok(Percentiles {
-            p50_us: us(&facts["whole_p50_us"])?,
-            p99_us: us(&facts["whole_p99_us"])?,
-        })
+        let durations = self.get_durations().await?;
+        let quantiles = durations.quantiles(&[0.5, 0.99])?.context("no reconciles")?;
+        let mut ends = quantiles.entries().values().map(Bucket::end);
+        let (p50_us, p99_us) = ends.next().zip(ends.next()).context("two quantiles")?;
+        Ok(Percentiles { p50_us, p99_us })
     }
 
     /// Returns the number of objects and bytes in Ostler's store, by its own count.

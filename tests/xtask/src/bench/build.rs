@@ -11,7 +11,9 @@ use sha2::{Digest, Sha256};
 
 use super::plan::DriverRun;
 use crate::{
-    cargo, components, paths,
+    cargo, components,
+    image::{self, Profile},
+    paths,
     process::{Child, check_interrupt, read_tail},
     progress::BuildStep,
 };
@@ -22,11 +24,13 @@ pub struct BuiltPrograms {
     pub driver: PathBuf,
     /// Arguments of the driver with the paths of the operators.
     pub arguments: Vec<String>,
+    /// Environment of the driver, and so of the operators.
+    pub environment: Vec<(&'static str, PathBuf)>,
 }
 
 impl BuiltPrograms {
-    /// Builds the programs that these runs need.
-    pub fn build(runs: &[DriverRun]) -> Result<Self> {
+    /// Builds the programs that these runs need, the host unless it is given.
+    pub fn build(runs: &[DriverRun], host: Option<&Path>) -> Result<Self> {
         let has = |run: &DriverRun, name: &str| run.subjects.iter().any(|s| s.starts_with(name));
         let needs = |name: &str| runs.iter().any(|p| has(p, name));
         let (pack, samples) = runs
@@ -39,7 +43,7 @@ impl BuiltPrograms {
             arguments.extend([format!("--{flag}"), path.display().to_string()]);
         };
         if needs("ostler") {
-            program("ostler", &cargo::build_measured_host()?);
+            program("ostler", &find_or_build_host(host)?);
         }
         if !pack.is_empty() {
             let built = components::build_components(|guest| guest.pack == "concourse")?;
@@ -79,7 +83,16 @@ impl BuiltPrograms {
         Ok(Self {
             driver: cargo::build_release_binary("bench-driver")?,
             arguments,
+            environment: Vec::new(),
         })
+    }
+}
+
+/// Returns the binary of the host that is measured: the given one, or that of the image.
+pub fn find_or_build_host(host: Option<&Path>) -> Result<PathBuf> {
+    match host {
+        Some(host) => Ok(host.to_owned()),
+        None => image::build_host_binary(paths::workspace_root(), Profile::Release),
     }
 }
 

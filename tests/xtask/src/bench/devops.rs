@@ -22,7 +22,7 @@ use self::{
     delays::{find_delays, percentile},
     figures::Figures,
 };
-use super::BenchOptions;
+use super::{BenchOptions, build::find_or_build_host};
 use crate::{
     cargo, components,
     demo::{Pack, Variation, devops, stage::DemoStage},
@@ -55,11 +55,7 @@ pub fn run(names: &[&str], options: &BenchOptions) -> Result<ExitCode> {
     let environment = devops::fetch_servers()?;
     let built = components::build_components(|guest| Pack::Devops.has_guest(guest))?;
     let mut binaries = cargo::build_debug_binaries(&Pack::Devops.programs())?;
-    let host = match &options.host {
-        Some(host) => host.clone(),
-        None => cargo::build_measured_host()?,
-    };
-    binaries.insert("ostler".into(), host);
+    binaries.insert("ostler".into(), find_or_build_host(options.host.as_deref())?);
     let start = |folder, hold_builds, deployments| {
         let variation = Variation {
             folder,

@@ -1,0 +1,221 @@
+//! Profile-guided optimization of the host: an instrumented build counts what it executes in benches, and the compiler lays out and
+//! inlines the image's binary accordingly. The counts are in the repository, so that images are reproducible and need no training.
+
+use std::{
+    ffi::OsString,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, ensure};
+use ostler_builder::{replace_file, toolchain::run_logged};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tempfile::TempDir;
+
+use crate::{
+    bench,
+    cargo::ImageBinary,
+    image, paths,
+    progress::{BuildStep, print_result, print_status},
+};
+
+/// Folder of the profile in a checkout.
+const FOLDER: &str = "host/pgo";
+/// The indexed profile of LLVM, compressed.
+const PROFILE_FILE: &str = "ostler.profdata.xz";
+/// What the profile was made with.
+const ORIGIN_FILE: &str = "origin.json";
+/// Benches that train: many objects that converge, reconciles without and with writes, and a pack with an upstream.
+const TRAINING_BENCHES: [&str; 5] = [
+    "converge-1k",
+    "fanout-1k",
+    "converge-10k",
+    "noop-10k",
+    "concourse",
+];
+
+/// Instrumentation or optimization of a build.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PgoStage {
+    /// The binary counts what it executes, and writes the counts where `LLVM_PROFILE_FILE` says.
+    Instrument,
+    /// The binary is optimized by an indexed profile.
+    Optimize(PathBuf),
+}
+
+impl PgoStage {
+    /// Returns the flags of rustc. `default_folder` gets the counts of programs of the build itself.
+    pub fn rustc_flags(&self, default_folder: &Path) -> Vec<String> {
+        match self {
+            Self::Instrument => vec![format!("-Cprofile-generate={}", default_folder.display())],
+            Self::Optimize(profile) => vec![
+                format!("-Cprofile-use={}", profile.display()),
+                // In sections of their own, functions that are never executed share no page with others.
+                "-Clink-arg=-Wl,-z,keep-text-section-prefix".into(),
+            ],
+        }
+    }
+}
+
+/// Compiler and dependencies that a profile was made with. Names of functions contain both, so that others do not find their counts.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct ProfileOrigin {
+    /// Version of rustc.
+    rustc: String,
+    /// SHA-256 of Cargo.lock.
+    cargo_lock: String,
+}
+
+impl ProfileOrigin {
+    fn of(checkout: &Path) -> Result<Self> {
+        let lock = fs::read(checkout.join("Cargo.lock")).context("reading Cargo.lock")?;
+        Ok(Self {
+            rustc: read_output(Command::new("rustc").arg("--version"))?,
+            cargo_lock: format!("{:x}", Sha256::digest(lock)),
+        })
+    }
+
+    /// Explains why a profile of this origin helps less than a new one; none if it is of the present compiler and dependencies.
+    fn explain_age(&self, now: &Self) -> Option<String> {
+        let what = if self.rustc != now.rustc {
+            format!("{}, and this is {}", self.rustc, now.rustc)
+        } else if self.cargo_lock != now.cargo_lock {
+            "another Cargo.lock".into()
+        } else {
+            return None;
+        };
+        Some(format!(
+            "{FOLDER} is of {what}: the host is optimized less. `cargo xtask pgo` makes another profile"
+        ))
+    }
+}
+
+/// Unpacks the profile of a checkout into a folder, unless it is there. None without a profile that this compiler can read.
+pub fn unpack_profile(checkout: &Path, folder: &Path) -> Result<Option<PgoStage>> {
+    let (source, origin) = (
+        checkout.join(FOLDER).join(PROFILE_FILE),
+        checkout.join(FOLDER).join(ORIGIN_FILE),
+    );
+    let origin: ProfileOrigin =
+        serde_json::from_slice(&fs::read(&origin).with_context(|| origin.display().to_string())?)?;
+    let now = ProfileOrigin::of(checkout)?;
+    if let Some(age) = origin.explain_age(&now) {
+        print_status(&age);
+    }
+    if origin.rustc != now.rustc {
+        return Ok(None);
+    }
+    let digest = Sha256::digest(fs::read(&source).with_context(|| source.display().to_string())?);
+    // Cargo builds again when a flag changes, not when a file does.
+    let profile = folder.join(format!("{:.16}.profdata", format!("{digest:x}")));
+    if !profile.is_file() {
+        let output = Command::new("xz")
+            .args(["--decompress", "--stdout"])
+            .arg(&source)
+            .output();
+        let output = output.context("the profile needs xz-utils")?;
+        ensure!(
+            output.status.success(),
+            "xz {}: {}",
+            source.display(),
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+        fs::create_dir_all(folder)?;
+        replace_file(&profile, &output.stdout)?;
+    }
+    Ok(Some(PgoStage::Optimize(profile)))
+}
+
+/// Makes the profile of this checkout: builds the instrumented host, runs the benches, and merges the counts of its processes.
+pub fn make_profile() -> Result<()> {
+    let checkout = paths::workspace_root();
+    let merge = find_profdata()?;
+    let binary = ImageBinary {
+        pgo: Some(PgoStage::Instrument),
+        ..image::HOST_BINARY
+    };
+    let host = binary.build(checkout)?;
+    let counts = TempDir::new()?;
+    let pattern = counts.path().join("%p-%m.profraw");
+    bench::train_host(&TRAINING_BENCHES, &host, &pattern)?;
+
+    let step = BuildStep::new("Merging the counts");
+    let folder = checkout.join(FOLDER);
+    fs::create_dir_all(&folder)?;
+    let files = fs::read_dir(counts.path())?
+        .map(|entry| Ok(entry?.path()))
+        .collect::<Result<Vec<_>>>()?;
+    ensure!(!files.is_empty(), "the host wrote no counts");
+    let merged = counts.path().join("ostler.profdata");
+    let mut command = Command::new(merge);
+    command.arg("merge").arg("--output").arg(&merged).args(&files);
+    run_logged("llvm-profdata", command)?;
+    let output = Command::new("xz")
+        .args(["-9", "--extreme", "--stdout"])
+        .arg(&merged)
+        .output()?;
+    ensure!(output.status.success(), "xz: {}", output.status);
+    replace_file(&folder.join(PROFILE_FILE), &output.stdout)?;
+    let mut origin = serde_json::to_string_pretty(&ProfileOrigin::of(checkout)?)?;
+    origin.push('\n');
+    replace_file(&folder.join(ORIGIN_FILE), origin.as_bytes())?;
+    step.finish("");
+    print_result(&format!(
+        "{FOLDER}/{PROFILE_FILE}: {:.1} MB, of {} processes",
+        output.stdout.len() as f64 / 1e6,
+        files.len()
+    ));
+    Ok(())
+}
+
+/// Finds LLVM's tool for profiles, of the version that rustc has.
+fn find_profdata() -> Result<PathBuf> {
+    let find = || -> Result<PathBuf> {
+        let libdir = read_output(Command::new("rustc").args(["--print", "target-libdir"]))?;
+        Ok(Path::new(&libdir).with_file_name("bin").join("llvm-profdata"))
+    };
+    let tool = find()?;
+    if !tool.is_file() {
+        let mut install = Command::new("rustup");
+        install.args(["component", "add", "llvm-tools"]);
+        run_logged("rustup", install)
+            .context("the profile needs the llvm-profdata of rustc's LLVM: rustup's component llvm-tools")?;
+    }
+    ensure!(tool.is_file(), "rustup has installed no {}", tool.display());
+    Ok(tool)
+}
+
+/// Returns the first line of what a program prints.
+fn read_output(command: &mut Command) -> Result<String> {
+    let name = OsString::from(command.get_program());
+    let output = command
+        .output()
+        .with_context(|| format!("running {}", name.display()))?;
+    ensure!(output.status.success(), "{}: {}", name.display(), output.status);
+    let text = String::from_utf8(output.stdout).with_context(|| name.display().to_string())?;
+    Ok(text.lines().next().unwrap_or_default().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn profile_of_another_compiler_or_lock_is_told() {
+        let origin = |rustc: &str, lock: &str| ProfileOrigin {
+            rustc: rustc.into(),
+            cargo_lock: lock.into(),
+        };
+        let kept = origin("rustc 1.95.0", "a");
+        assert_eq!(kept.explain_age(&origin("rustc 1.95.0", "a")), None);
+        let of_compiler = kept.explain_age(&origin("rustc 1.96.0", "a")).unwrap();
+        assert!(
+            of_compiler.contains("rustc 1.95.0, and this is rustc 1.96.0"),
+            "{of_compiler}"
+        );
+        let of_lock = kept.explain_age(&origin("rustc 1.95.0", "b")).unwrap();
+        assert!(of_lock.contains("another Cargo.lock"), "{of_lock}");
+    }
+}
