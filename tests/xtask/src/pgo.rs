@@ -172,11 +172,8 @@ pub fn make_profile() -> Result<()> {
 
 /// Finds LLVM's tool for profiles, of the version that rustc has.
 fn find_profdata() -> Result<PathBuf> {
-    let find = || -> Result<PathBuf> {
-        let libdir = read_output(Command::new("rustc").args(["--print", "target-libdir"]))?;
-        Ok(Path::new(&libdir).with_file_name("bin").join("llvm-profdata"))
-    };
-    let tool = find()?;
+    let libraries = read_output(Command::new("rustc").args(["--print", "target-libdir"]))?;
+    let tool = Path::new(&libraries).with_file_name("bin").join("llvm-profdata");
     if !tool.is_file() {
         let mut install = Command::new("rustup");
         install.args(["component", "add", "llvm-tools"]);

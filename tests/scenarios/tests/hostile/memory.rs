@@ -91,7 +91,7 @@ async fn count_time_traps(process: &HostProcess) -> f64 {
     process.fetch_metric(TIME_TRAPS[0]).await + process.fetch_metric(TIME_TRAPS[1]).await
 }
 
-#[scenario(embedded = "it measures the host alone", hostile)]
+#[scenario(embedded = "it measures the host alone", hostile, alone)]
 async fn host_in_512_mib_survives_all_attacks_on_its_memory(lab: Lab) {
     let Some(cgroup) = MemoryCgroup::create_or_skip(POD_BYTES) else {
         return;
