@@ -127,6 +127,8 @@ impl ImageBinary<'_> {
             rust_flags.push(format!("--remap-path-prefix={path}={name}"));
             c_flags.push(format!("-ffile-prefix-map={path}={name}"));
         }
+        // By the linker: its build ID would be a hash of the names of symbols, too, of which a profile leaves some to the folder.
+        rust_flags.push("-Cstrip=symbols".into());
         if let Some(pgo) = &self.pgo {
             rust_flags.extend(pgo.rustc_flags(&target.join("pgo")));
         }
