@@ -17,7 +17,7 @@ pub fn build_definition(group: &str, schema: &Value) -> Value {
         "metadata": {"name": format!("things.{group}")},
         "spec": {
             "group": group, "scope": "Namespaced",
-            "names": {"plural": "things", "kind": "Thing", "shortNames": ["th"], "categories": ["all"]},
+            "names": {"plural": "things", "kind": "Thing", "shortNames": ["th"], "categories": ["generated"]},
             "versions": [{
                 "name": "v1", "served": true, "storage": true,
                 "subresources": {
