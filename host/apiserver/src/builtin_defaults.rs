@@ -77,9 +77,9 @@ fn complete_pod_spec(spec: &mut Value) {
     }
 }
 
-/// What the tag `latest` names may change.
+/// The pull policy of an image: the tag `latest` names another one tomorrow.
 fn default_pull_policy(image: &str) -> &'static str {
-    match find_image_tag(image) {
+    match find_image_tag(image).as_deref() {
         Some("latest") => "Always",
         _ => "IfNotPresent",
     }

@@ -20,9 +20,9 @@ static REFERENCE: LazyLock<Regex> = LazyLock::new(|| {
 });
 
 /// Returns the tag of an image: `latest` without a tag and a digest. None without a tag, and for what is no reference.
-pub fn find_image_tag(image: &str) -> Option<&str> {
-    // 64 hexadecimal digits are the identifier of an image, not a name.
-    if image.len() == 64 && image.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
+pub fn find_image_tag(image: &str) -> Option<String> {
+    // The identifier of an image, not a name.
+    if is_hex(image, 64) {
         return None;
     }
     let is_host = |part: &str| {
@@ -41,15 +41,9 @@ pub fn find_image_tag(image: &str) -> Option<&str> {
     if parts["name"].len() > MAX_NAME_LENGTH || !digest.is_none_or(is_digest) {
         return None;
     }
-    match (parts.name("tag"), digest) {
-        // The tag is at the end of the image but for the digest.
-        (Some(tag), _) => {
-            let end = image.len() - digest.map_or(0, |digest| digest.len() + 1);
-            image.get(end - tag.len()..end)
-        }
-        (None, Some(_)) => None,
-        (None, None) => Some("latest"),
-    }
+    let tag = parts.name("tag").map(|tag| tag.as_str());
+    let tag = tag.or(digest.is_none().then_some("latest"));
+    tag.map(str::to_owned)
 }
 
 /// Returns true for a digest of an algorithm that images use, in its length.
@@ -63,7 +57,12 @@ fn is_digest(digest: &str) -> bool {
         "sha512" => 128,
         _ => return false,
     };
-    hex.len() == digits && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+    is_hex(hex, digits)
+}
+
+/// Returns true for this number of hexadecimal digits in lower case.
+fn is_hex(text: &str, digits: usize) -> bool {
+    text.len() == digits && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 #[cfg(test)]
@@ -98,7 +97,7 @@ mod tests {
             ("https://a.example/b", None),
             (&*format!("{}:latest", "a".repeat(256)), None),
         ] {
-            assert_eq!(find_image_tag(image), tag, "{image}");
+            assert_eq!(find_image_tag(image).as_deref(), tag, "{image}");
         }
     }
 }

@@ -160,14 +160,19 @@ fn find_binary(command: Command, package: &str, step: BuildStep) -> Result<PathB
 
 /// Returns the target of this machine.
 fn find_host_target() -> Result<String> {
+    query_rustc(&["--print", "host-tuple"])
+}
+
+/// Returns the line that rustc prints for these arguments.
+pub fn query_rustc(arguments: &[&str]) -> Result<String> {
     let mut command = Command::new("rustc");
-    command.args(["--print", "host-tuple"]);
+    command.args(arguments);
     let output = command.output().context("running rustc")?;
     if !output.status.success() {
         bail!("rustc: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
-    let target = String::from_utf8(output.stdout).context("rustc")?;
-    Ok(target.trim().to_owned())
+    let line = String::from_utf8(output.stdout).context("rustc")?;
+    Ok(line.trim().to_owned())
 }
 
 fn build_binaries(step: BuildStep, packages: &[&str], flags: &[&str]) -> Result<BTreeMap<String, PathBuf>> {

@@ -2,7 +2,6 @@
 //! inlines the image's binary accordingly. The counts are in the repository, so that images are reproducible and need no training.
 
 use std::{
-    ffi::OsString,
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -16,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::{
     bench,
-    cargo::ImageBinary,
+    cargo::{ImageBinary, query_rustc},
     image, paths,
     progress::{BuildStep, print_result, print_status},
 };
@@ -25,7 +24,7 @@ use crate::{
 const FOLDER: &str = "host/pgo";
 /// The indexed profile of LLVM, compressed.
 const PROFILE_FILE: &str = "ostler.profdata.xz";
-/// What the profile was made with.
+/// Compiler and dependencies of the profile.
 const ORIGIN_FILE: &str = "origin.json";
 /// Benches that train: many objects that converge, reconciles without and with writes, and a pack with an upstream.
 const TRAINING_BENCHES: [&str; 5] = [
@@ -72,7 +71,7 @@ impl ProfileOrigin {
     fn of(checkout: &Path) -> Result<Self> {
         let lock = fs::read(checkout.join("Cargo.lock")).context("reading Cargo.lock")?;
         Ok(Self {
-            rustc: read_output(Command::new("rustc").arg("--version"))?,
+            rustc: query_rustc(&["--version"])?,
             cargo_lock: format!("{:x}", Sha256::digest(lock)),
         })
     }
@@ -109,21 +108,9 @@ pub fn unpack_profile(checkout: &Path, folder: &Path) -> Result<Option<PgoStage>
     }
     let digest = Sha256::digest(fs::read(&source).with_context(|| source.display().to_string())?);
     // Cargo builds again when a flag changes, not when a file does.
-    let profile = folder.join(format!("{:.16}.profdata", format!("{digest:x}")));
+    let profile = folder.join(format!("{digest:x}.profdata"));
     if !profile.is_file() {
-        let output = Command::new("xz")
-            .args(["--decompress", "--stdout"])
-            .arg(&source)
-            .output();
-        let output = output.context("the profile needs xz-utils")?;
-        ensure!(
-            output.status.success(),
-            "xz {}: {}",
-            source.display(),
-            String::from_utf8_lossy(&output.stderr).trim()
-        );
-        fs::create_dir_all(folder)?;
-        replace_file(&profile, &output.stdout)?;
+        replace_file(&profile, &run_xz(&["--decompress"], &source)?)?;
     }
     Ok(Some(PgoStage::Optimize(profile)))
 }
@@ -143,7 +130,6 @@ pub fn make_profile() -> Result<()> {
 
     let step = BuildStep::new("Merging the counts");
     let folder = checkout.join(FOLDER);
-    fs::create_dir_all(&folder)?;
     let files = fs::read_dir(counts.path())?
         .map(|entry| Ok(entry?.path()))
         .collect::<Result<Vec<_>>>()?;
@@ -152,19 +138,15 @@ pub fn make_profile() -> Result<()> {
     let mut command = Command::new(merge);
     command.arg("merge").arg("--output").arg(&merged).args(&files);
     run_logged("llvm-profdata", command)?;
-    let output = Command::new("xz")
-        .args(["-9", "--extreme", "--stdout"])
-        .arg(&merged)
-        .output()?;
-    ensure!(output.status.success(), "xz: {}", output.status);
-    replace_file(&folder.join(PROFILE_FILE), &output.stdout)?;
+    let compressed = run_xz(&["-9", "--extreme"], &merged)?;
+    replace_file(&folder.join(PROFILE_FILE), &compressed)?;
     let mut origin = serde_json::to_string_pretty(&ProfileOrigin::of(checkout)?)?;
     origin.push('\n');
     replace_file(&folder.join(ORIGIN_FILE), origin.as_bytes())?;
     step.finish("");
     print_result(&format!(
         "{FOLDER}/{PROFILE_FILE}: {:.1} MB, of {} processes",
-        output.stdout.len() as f64 / 1e6,
+        compressed.len() as f64 / 1e6,
         files.len()
     ));
     Ok(())
@@ -172,7 +154,7 @@ pub fn make_profile() -> Result<()> {
 
 /// Finds LLVM's tool for profiles, of the version that rustc has.
 fn find_profdata() -> Result<PathBuf> {
-    let libraries = read_output(Command::new("rustc").args(["--print", "target-libdir"]))?;
+    let libraries = query_rustc(&["--print", "target-libdir"])?;
     let tool = Path::new(&libraries).with_file_name("bin").join("llvm-profdata");
     if !tool.is_file() {
         let mut install = Command::new("rustup");
@@ -184,15 +166,21 @@ fn find_profdata() -> Result<PathBuf> {
     Ok(tool)
 }
 
-/// Returns the first line of what a program prints.
-fn read_output(command: &mut Command) -> Result<String> {
-    let name = OsString::from(command.get_program());
-    let output = command
+/// Returns what xz makes of a file.
+fn run_xz(options: &[&str], file: &Path) -> Result<Vec<u8>> {
+    let output = Command::new("xz")
+        .args(options)
+        .arg("--stdout")
+        .arg(file)
         .output()
-        .with_context(|| format!("running {}", name.display()))?;
-    ensure!(output.status.success(), "{}: {}", name.display(), output.status);
-    let text = String::from_utf8(output.stdout).with_context(|| name.display().to_string())?;
-    Ok(text.lines().next().unwrap_or_default().to_owned())
+        .context("the profile needs xz-utils")?;
+    ensure!(
+        output.status.success(),
+        "xz {}: {}",
+        file.display(),
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    Ok(output.stdout)
 }
 
 #[cfg(test)]

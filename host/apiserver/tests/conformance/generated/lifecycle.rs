@@ -166,15 +166,15 @@ fn delete_namespace(rng: &mut Rng) -> Vec<Step> {
         RequestStep::settle(format!("{path}/configmaps/a")),
         RequestStep::settle(path.clone()),
     ];
-    let released = |path: &str| {
+    let release = |path: &str| {
         let patch = json!({"metadata": {"finalizers": null}});
         RequestStep::patch(path, MERGE_PATCH, patch).into()
     };
-    steps.push(released(&format!("{path}/configmaps/a")));
+    steps.push(release(&format!("{path}/configmaps/a")));
     if is_held {
         // Its content goes sooner or later.
         steps.push(RequestStep::settle(path.clone()));
-        steps.push(released(&path));
+        steps.push(release(&path));
     }
     steps.push(RequestStep::settle(path));
     steps
