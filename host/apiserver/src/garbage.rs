@@ -322,10 +322,13 @@ fn empty_namespace(api: &RequestHandler, resource: &GroupResource, key: &StoredK
         return;
     }
     api.adjust_object(resource, key, |namespace| {
-        if let Some(finalizers) = namespace["spec"]["finalizers"].as_array_mut() {
+        let spec = namespace["spec"].as_object_mut();
+        if let Some(spec) = spec
+            && let Some(finalizers) = spec.get_mut("finalizers").and_then(Value::as_array_mut)
+        {
             finalizers.retain(|one| one != "kubernetes");
             if finalizers.is_empty() {
-                set_field(&mut namespace["spec"], "finalizers", None);
+                spec.remove("finalizers");
             }
         }
     });
