@@ -736,6 +736,9 @@ impl RequestHandler {
         if context.version.status && context.subresource.is_empty() {
             set_field(candidate, "status", shown.get("status").cloned());
         }
+        // A link that is not stored is shown: that of a dry run, and of a write that lets the object go.
+        let is_removed = shown["metadata"]["deletionTimestamp"].is_string() && is_removable(candidate);
+        let is_stored = !context.dry_run && !is_removed;
         for field in [
             "name",
             "namespace",
@@ -744,8 +747,7 @@ impl RequestHandler {
             "generation",
             "selfLink",
         ] {
-            // A dry run shows a link that is not stored.
-            if field != "selfLink" || !context.dry_run {
+            if field != "selfLink" || is_stored {
                 let kept = shown["metadata"].get(field).cloned();
                 set_field(&mut candidate["metadata"], field, kept);
             }

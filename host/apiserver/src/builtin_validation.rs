@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ostler_schema::FieldError;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::builtin::EXTENSIONS_GROUP;
 use crate::checks::{check_not_negative, is_empty_list};
@@ -249,9 +249,15 @@ fn validate_data(kind: &ServedKind, object: &Value, old: Option<&Value>) -> Vec<
                 }
                 // The configuration of registries is read by every node.
                 Some(Ok(bytes)) if key.starts_with(".docker") => {
-                    if let Err(error) = serde_json::from_slice::<Value>(&bytes) {
+                    if let Err(error) = serde_json::from_slice::<Option<Map<String, Value>>>(&bytes) {
                         let hidden = "<secret contents redacted>".into();
-                        errors.push(FieldError::invalid(&at, &hidden, error));
+                        // The text of an error of types shows the content.
+                        let why = if error.is_data() {
+                            "not a JSON object".to_owned()
+                        } else {
+                            error.to_string()
+                        };
+                        errors.push(FieldError::invalid(&at, &hidden, why));
                     }
                 }
                 Some(_) => {}

@@ -306,6 +306,9 @@ impl RequestHandler {
             )));
         }
         let schema = &context.version.schema;
+        if !context.kind.custom {
+            schema.encode_byte_lists(object);
+        }
         let unknown = if is_other_kind {
             Vec::new()
         } else {

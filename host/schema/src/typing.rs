@@ -52,6 +52,35 @@ impl Schema {
         }
     }
 
+    /// Encodes lists of bytes, which Go decodes as bytes too, in base64.
+    pub fn encode_byte_lists(&self, value: &mut Value) {
+        match value {
+            Value::Array(items) if self.format.as_deref() == Some("byte") => {
+                // As into any list of numbers, a null is decoded as zero.
+                let bytes: Vec<u8> = items
+                    .iter()
+                    .map(|item| item.as_u64().unwrap_or_default() as u8)
+                    .collect();
+                *value = STANDARD.encode(bytes).into();
+            }
+            Value::Array(items) => {
+                if let Some(item_schema) = self.items.as_deref() {
+                    items
+                        .iter_mut()
+                        .for_each(|item| item_schema.encode_byte_lists(item));
+                }
+            }
+            Value::Object(fields) => {
+                for (name, value) in fields {
+                    if let Some(field) = self.field(name) {
+                        field.encode_byte_lists(value);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// The first part of a value that server-side apply cannot merge by the schema, as `FIELD: WHY`: one of another shape, or an
     /// item that occurs twice or lacks its keys.
     pub fn find_untyped(&self, value: &Value) -> Option<String> {
@@ -198,6 +227,16 @@ fn find_mismatch(schema: &Schema, value: &Value, path: &str) -> Option<String> {
     }
     match schema.kind.as_deref() {
         Some("string") => {
+            if schema.format.as_deref() == Some("byte")
+                && let Some(items) = value.as_array()
+            {
+                let is_byte = |item: &Value| item.is_null() || item.as_u64().is_some_and(|byte| byte < 256);
+                return if items.iter().all(is_byte) {
+                    None
+                } else {
+                    mismatch("byte")
+                };
+            }
             let Some(text) = value.as_str() else {
                 return mismatch("string");
             };
@@ -261,6 +300,25 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn list_of_bytes_is_encoded_in_base64() {
+        let schema = Schema::parse(&json!({"type": "object", "properties": {
+            "data": {"type": "object", "additionalProperties": {"type": "string", "format": "byte"}},
+        }}))
+        .unwrap();
+        let mut object = json!({"data": {"empty": [], "list": [104, 105, null], "text": "aGk="}});
+        assert_eq!(schema.find_type_mismatch(&object), None);
+        schema.encode_byte_lists(&mut object);
+        assert_eq!(
+            object,
+            json!({"data": {"empty": "", "list": "aGkA", "text": "aGk="}})
+        );
+        for wrong in [json!([256]), json!(["a"]), json!({}), json!(1)] {
+            let found = schema.find_type_mismatch(&json!({"data": {"a": wrong}})).unwrap();
+            assert!(found.starts_with("data.a: "), "{found}");
+        }
+    }
 
     #[test]
     fn first_part_of_another_type_is_named() {

@@ -80,10 +80,9 @@ fn validate_value(schema: &Schema, value: &Value, old: Option<&Value>, path: &st
         return;
     }
     let is_null = value.is_null();
-    if let Some(expected) = find_expected_type(schema, value).filter(|_| !(is_null && schema.nullable)) {
-        report
-            .errors
-            .push(FieldError::wrong_type(path, type_name(value), expected));
+    if let Some((found, expected)) = find_wrong_type(schema, value).filter(|_| !(is_null && schema.nullable))
+    {
+        report.errors.push(FieldError::wrong_type(path, found, expected));
     }
     if let Some(supported) = &schema.enum_values
         && !supported.is_empty()
@@ -133,24 +132,43 @@ fn is_enum_value(value: &Value, supported: &Value) -> bool {
     value == supported
 }
 
-/// The expected type, if the value has another one.
-fn find_expected_type<'a>(schema: &'a Schema, value: &Value) -> Option<&'a str> {
+/// The type of a value and the expected one, if they differ. Of a schema without a type, the format is compared instead.
+fn find_wrong_type<'a>(schema: &'a Schema, value: &Value) -> Option<(&'static str, &'a str)> {
+    let found = type_name(value);
     if schema.int_or_string {
-        return (!value.is_string() && !has_type(value, "integer")).then_some("integer,string");
+        let fits = value.is_string() || has_type(value, "integer");
+        return (!fits).then_some((found, "integer,string"));
     }
     // The API server leaves texts and lists to a format, if there is one.
-    let is_numeric = matches!(schema.kind.as_deref(), Some("integer" | "number"));
-    if schema.format.is_some() && !is_numeric && (value.is_array() || value.is_string()) {
+    let kind = schema.kind.as_deref().filter(|kind| !kind.is_empty());
+    let format = schema.format.as_deref().filter(|format| !format.is_empty());
+    if format.is_some()
+        && !matches!(kind, Some("integer" | "number"))
+        && (value.is_array() || value.is_string())
+    {
         return None;
     }
-    schema
-        .kind
-        .as_deref()
-        .filter(|expected| !expected.is_empty() && !has_type(value, expected))
+    match (kind, format) {
+        (Some(expected), _) => (!has_type(value, expected)).then_some((found, expected)),
+        (None, Some(format)) if !value.is_null() => {
+            let found = number_format(value);
+            (found != format).then_some((found, format))
+        }
+        (None, _) => None,
+    }
+}
+
+/// The format that the API server takes a value for: none but for numbers.
+fn number_format(value: &Value) -> &'static str {
+    match value {
+        Value::Number(number) if number.is_i64() => "int64",
+        Value::Number(_) => "float64",
+        _ => "",
+    }
 }
 
 /// The item of the old list that a keyed item corresponds to. Items of other lists correspond to none.
-fn find_old_item<'a>(schema: &Schema, old: Option<&'a Value>, item: &Value) -> Option<&'a Value> {
+pub(crate) fn find_old_item<'a>(schema: &Schema, old: Option<&'a Value>, item: &Value) -> Option<&'a Value> {
     let is_keyed = schema.list_type() == ListType::Map;
     let old = old?.as_array().filter(|_| is_keyed)?;
     let element = schema.item_path_element(item);
@@ -418,6 +436,24 @@ mod tests {
             ),
             [""; 0]
         );
+    }
+
+    #[test]
+    fn format_without_a_type_is_compared_with_that_of_the_value() {
+        let declared = json!({"type": "object", "properties": {"a": {
+            "format": "int64", "x-kubernetes-preserve-unknown-fields": true,
+        }}});
+        for fitting in [json!(1), json!("text"), json!([1]), json!(null)] {
+            assert_eq!(validate(&declared, json!({"a": fitting})), [""; 0]);
+        }
+        for (other, found) in [(json!({}), ""), (json!(true), ""), (json!(1.5), "float64")] {
+            assert_eq!(
+                validate(&declared, json!({"a": other})),
+                [format!(
+                    "a: Invalid value: \"{found}\": a in body must be of type int64: \"{found}\""
+                )]
+            );
+        }
     }
 
     #[test]

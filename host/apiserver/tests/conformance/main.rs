@@ -100,6 +100,7 @@ conformance! {
     lists::watch_delivers_changes_in_order,
     lists::watch_with_selector_reports_entering_and_leaving_objects,
     lists::initial_events_end_with_bookmark,
+    objects::bytes_of_a_secret_are_a_text_or_a_list,
     objects::discovery_lists_kinds,
     objects::object_is_created_read_updated_and_deleted,
     objects::failed_request_gives_status_with_code_and_reason,
@@ -114,5 +115,7 @@ conformance! {
     schemas::unknown_fields_follow_field_validation,
     schemas::defaults_are_applied,
     schemas::transition_rules_compare_with_old_object,
+    schemas::transition_rules_compare_items_of_the_same_key,
+    schemas::null_fields_are_missing_in_rules,
     schemas::all_served_versions_show_an_object,
 }

@@ -549,3 +549,32 @@ pub async fn size_beyond_its_limit_is_refused(target: &ConformanceTarget) {
         .expect(500);
     assert_eq!(status["message"], "etcdserver: request is too large");
 }
+
+pub async fn bytes_of_a_secret_are_a_text_or_a_list(target: &ConformanceTarget) {
+    let place = Place::new(target).await;
+    let path = format!("/api/v1/namespaces/{}/secrets", place.namespace);
+    let data = json!({"empty": [], "list": [104, 105], "text": "aGk="});
+    let stored = target
+        .post(&path, &json!({"metadata": {"name": "a"}, "data": data}))
+        .await
+        .expect(201);
+    assert_eq!(
+        stored["data"],
+        json!({"empty": "", "list": "aGk=", "text": "aGk="})
+    );
+    target
+        .post(
+            &path,
+            &json!({"metadata": {"name": "b"}, "data": {"list": [256]}}),
+        )
+        .await
+        .expect(400);
+    let config = |text: &str| json!({"metadata": {"name": "c"}, "type": "kubernetes.io/dockerconfigjson", "stringData": {".dockerconfigjson": text}});
+    let refused = target.post(&path, &config("4711")).await.expect(422);
+    let said = refused["message"].as_str().unwrap();
+    assert!(
+        said.contains("data[.dockerconfigjson]") && !said.contains("4711"),
+        "{said}"
+    );
+    target.post(&path, &config("{}")).await.expect(201);
+}

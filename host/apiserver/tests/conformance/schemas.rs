@@ -1,6 +1,6 @@
 //! Schemas of custom kinds: checking, pruning, defaults, rules, versions.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::target::{ConformanceTarget, Place, usual_version};
 
@@ -183,6 +183,88 @@ pub async fn transition_rules_compare_with_old_object(target: &ConformanceTarget
         .patch("merge", &place.path("a"), &json!({"spec": {"size": 2}}))
         .await
         .expect(200);
+}
+
+pub async fn transition_rules_compare_items_of_the_same_key(target: &ConformanceTarget) {
+    let mut version = usual_version();
+    let spec = &mut version["schema"]["openAPIV3Schema"]["properties"]["spec"];
+    spec["x-kubernetes-validations"] = json!([
+        {"rule": "!has(self.size) || self.size != 7 || self.items == oldSelf.items", "message": "items are fixed"},
+        {"rule": "!has(oldSelf.items) || oldSelf.items.all(item, has(item.name))", "message": "items have names"},
+    ]);
+    let item = &mut spec["properties"]["items"]["items"];
+    item["x-kubernetes-validations"] =
+        json!([{"rule": "self.value >= oldSelf.value", "message": "may not shrink"}]);
+    item["properties"]["level"] = json!({
+        "type": "integer", "nullable": true,
+        "x-kubernetes-validations": [{"rule": "self >= oldSelf", "message": "level may not shrink"}],
+    });
+    let place = Place::with_versions(target, json!([version])).await;
+    let items = |items: Value| json!({"spec": {"items": items}});
+    place
+        .create(
+            target,
+            "a",
+            json!({"items": [{"name": "a", "value": 1}, {"name": "b", "value": 3, "level": null}]}),
+        )
+        .await;
+    let change = async |change: &Value| target.patch("merge", &place.path("a"), change).await;
+    // Another order, and a new item before the others.
+    change(&items(json!([
+        {"name": "c", "value": 0, "level": 9}, {"name": "b", "value": 3, "level": 2}, {"name": "a", "value": 1, "level": 1},
+    ])))
+    .await
+    .expect(200);
+    let shrunk = change(&items(json!([
+        {"name": "d", "value": 0}, {"name": "a", "value": 1, "level": 0}, {"name": "b", "value": 2},
+    ])))
+    .await
+    .expect(422);
+    let causes = shrunk["details"]["causes"].as_array().unwrap().iter();
+    let mut found: Vec<_> = causes.map(|cause| [&cause["field"], &cause["message"]]).collect();
+    found.sort_by_key(|cause| cause[0].to_string());
+    assert_eq!(
+        json!(found),
+        json!([
+            ["spec.items[1].level", "Invalid value: 0: level may not shrink"],
+            ["spec.items[2]", "Invalid value: may not shrink"],
+        ])
+    );
+    // Items without an old counterpart, or in another order.
+    let reordered = json!([
+        {"name": "a", "value": 1, "level": 1}, {"name": "b", "value": 3, "level": 2}, {"name": "c", "value": 0, "level": 9},
+    ]);
+    change(&json!({"spec": {"size": 7, "items": reordered}}))
+        .await
+        .expect(200);
+    let fewer = change(&items(json!([{"name": "b", "value": 3, "level": 2}])))
+        .await
+        .expect(422);
+    assert_eq!(
+        fewer["details"]["causes"][0]["message"],
+        "Invalid value: items are fixed"
+    );
+}
+
+pub async fn null_fields_are_missing_in_rules(target: &ConformanceTarget) {
+    let mut version = usual_version();
+    let spec = &mut version["schema"]["openAPIV3Schema"]["properties"]["spec"];
+    spec["x-kubernetes-validations"] = json!([{"rule": "!has(self.maybe)", "message": "maybe is there"}]);
+    spec["properties"]["labels"]["additionalProperties"] = json!({"type": "string", "nullable": true});
+    spec["properties"]["labels"]["x-kubernetes-validations"] =
+        json!([{"rule": "size(self) == 1 && 'a' in self", "message": "a is missing"}]);
+    let place = Place::with_versions(target, json!([version])).await;
+    place
+        .create(target, "a", json!({"maybe": null, "labels": {"a": null}}))
+        .await;
+    let refused = target
+        .post(&place.things(), &place.thing("b", json!({"maybe": "there"})))
+        .await
+        .expect(422);
+    assert_eq!(
+        refused["details"]["causes"][0]["message"],
+        "Invalid value: maybe is there"
+    );
 }
 
 pub async fn all_served_versions_show_an_object(target: &ConformanceTarget) {

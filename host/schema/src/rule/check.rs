@@ -6,10 +6,10 @@ use serde_json::Value;
 
 use super::cost::estimate_cost;
 use super::declaration::DeclaredValue;
+use super::evaluation::place_below;
 use super::types::{ExpressionTypes, RuleType};
 use super::{RuleCost, RuleFindings, Rules, TypeMeta, rules};
 use crate::FieldError;
-use crate::field_path::join_path;
 
 /// Largest cost of an expression in all values of an object together.
 const MAX_EXPRESSION_COST: u64 = 10_000_000;
@@ -205,14 +205,7 @@ pub(crate) fn check_rules_of_value(declared: &Value, value: &Value, path: &str) 
         kind: String::new(),
     };
     let broken = rules.map_or_else(Vec::new, |rules| rules.validate(value, Some(value), meta));
-    let broken = broken.into_iter().map(|error| FieldError {
-        field: match error.field.as_str() {
-            "<nil>" => path.to_owned(),
-            field => join_path(path, field),
-        },
-        ..error
-    });
-    broken.collect()
+    broken.into_iter().map(|error| place_below(path, error)).collect()
 }
 
 fn collect_rule_errors(declared: &Value, value: &Value, path: &str, errors: &mut Vec<FieldError>) {

@@ -3,16 +3,25 @@
 use kube_cel::{CompiledSchema, ErrorKind, RootContext, ValidationError, ValidationErrors, Validator};
 use serde_json::Value;
 
+use super::keyed_items::{KeyedItems, PathStep};
 use super::rules;
-use crate::FieldError;
+use super::value::{reorder_items, without_null_fields};
+use crate::field_path::join_path;
+use crate::{FieldError, Schema};
+
+/// Path of the root, as the API server prints it.
+const ROOT: &str = "<nil>";
 
 /// The compiled CEL rules of a schema.
 #[derive(Debug)]
 pub struct Rules {
     compiled: CompiledSchema,
+    /// Rules that are not in `compiled`.
+    keyed_items: Vec<KeyedItems>,
     /// Expressions of rules with the path at which they report a violation.
     reported_paths: Vec<(String, String)>,
     declared: Value,
+    schema: Schema,
 }
 
 /// Identity of the validated kind: rules may refer to `apiVersion` and `kind`.
@@ -27,53 +36,74 @@ pub struct TypeMeta {
 }
 
 impl Rules {
-    /// Compiles the rules of a schema; `None` if it has none.
+    /// Compiles the rules of a schema; `None` if it has none, or is none.
     pub fn compile(declared: &Value) -> Option<Self> {
         // Compilation walks and copies the whole schema, which is wasted on most of them.
-        declared
-            .to_string()
-            .contains("x-kubernetes-validations")
-            .then(|| {
-                let mut reported_paths = Vec::new();
-                collect_reported_paths(declared, &mut reported_paths);
-                Self {
-                    compiled: kube_cel::compile_schema(&without_defaults(declared)),
-                    reported_paths,
-                    declared: declared.clone(),
-                }
-            })
+        if !declared.to_string().contains(RULES) {
+            return None;
+        }
+        let schema = Schema::parse(declared).ok()?;
+        let mut reported_paths = Vec::new();
+        collect_reported_paths(declared, &mut reported_paths);
+        let mut evaluated = EvaluatedSchema::default();
+        let compiled = kube_cel::compile_schema(&evaluated.convert(declared));
+        Some(Self {
+            compiled,
+            keyed_items: evaluated.keyed_items,
+            reported_paths,
+            declared: declared.clone(),
+            schema,
+        })
     }
 
     /// Evaluates the rules on a value that is valid by the schema. Transition rules compare it with `old`.
     pub fn validate(&self, value: &Value, old: Option<&Value>, meta: TypeMeta) -> Vec<FieldError> {
+        let value = without_null_fields(&self.schema, value);
+        let old = old.map(|old| without_null_fields(&self.schema, old));
+        let below = self.keyed_items.iter();
+        let of_items: Vec<_> = below
+            .flat_map(|items| items.validate(&value, old.as_ref(), &meta))
+            .collect();
+        let old = old.map(|old| reorder_items(&self.schema, &old, &value));
         let context = RootContext {
             api_version: meta.api_version,
             api_group: meta.group,
             kind: meta.kind,
         };
-        let result =
-            Validator::new().validate_compiled_with_context(&self.compiled, value, old, Some(&context));
+        let result = Validator::new().validate_compiled_with_context(
+            &self.compiled,
+            &value,
+            old.as_ref(),
+            Some(&context),
+        );
         let errors = result.err().map(ValidationErrors::into_vec).unwrap_or_default();
-        let convert = |error: &ValidationError| {
-            if error.kind == ErrorKind::CompilationFailure && error.rule.trim().is_empty() {
-                // Refused with the definition, and not for its values.
-                return None;
-            }
-            let at = self.find_value_path(error);
-            let (place, evaluated) = locate(&self.declared, value, at);
-            if evaluated == Some(&Value::Null) {
-                // The API server evaluates no rule for a null.
-                return None;
-            }
-            // A rule that could not be evaluated is reported at the value itself, not at the path for its violations.
-            let (shown, reported) = match error.kind {
-                ErrorKind::ValidationFailure => locate(&self.declared, value, &error.field_path),
-                _ => (place, evaluated),
-            };
-            let reported = reported.unwrap_or(&Value::Null);
-            Some(convert_error(error, &shown, reported))
+        let converted = errors
+            .iter()
+            .filter_map(|error| self.convert_error(error, &value));
+        converted.chain(of_items).collect()
+    }
+
+    fn convert_error(&self, error: &ValidationError, value: &Value) -> Option<FieldError> {
+        if error.kind == ErrorKind::CompilationFailure && error.rule.trim().is_empty() {
+            // Refused with the definition, and not for its values.
+            return None;
+        }
+        let at = self.find_value_path(error);
+        let (place, evaluated) = locate(&self.declared, value, at);
+        if evaluated == Some(&Value::Null) {
+            // The API server evaluates no rule for a null.
+            return None;
+        }
+        // A rule that could not be evaluated is reported at the value itself, not at the path for its violations.
+        let (shown, reported) = match error.kind {
+            ErrorKind::ValidationFailure => locate(&self.declared, value, &error.field_path),
+            _ => (place, evaluated),
         };
-        errors.iter().filter_map(convert).collect()
+        Some(describe_violation(
+            error,
+            &shown,
+            reported.unwrap_or(&Value::Null),
+        ))
     }
 
     /// Returns the path of the value that a rule was evaluated for.
@@ -84,25 +114,88 @@ impl Rules {
     }
 }
 
-/// Returns a schema without its defaults, which kube-cel would fill in. Objects have them already; a default of the schema is checked as
-/// it is.
-fn without_defaults(declared: &Value) -> Value {
+/// Keyword of the rules of a schema.
+const RULES: &str = "x-kubernetes-validations";
+
+/// The conversion of a schema into what kube-cel evaluates as a whole: without defaults, which kube-cel would fill in, although
+/// objects have them already, and without the rules of keyed items, for which it takes the old item of the same index.
+#[derive(Default)]
+struct EvaluatedSchema {
+    steps: Vec<PathStep>,
+    keyed_items: Vec<KeyedItems>,
+}
+
+impl EvaluatedSchema {
+    fn convert(&mut self, declared: &Value) -> Value {
+        convert_keywords(declared, &["default"], &mut |keyword, below| match keyword {
+            SchemaKeyword::Property(name) => self.convert_below(PathStep::Field(name.to_owned()), below),
+            SchemaKeyword::Values => self.convert_below(PathStep::Values, below),
+            SchemaKeyword::Items => match KeyedItems::compile(declared, &self.steps) {
+                Some(items) => {
+                    self.keyed_items.push(items);
+                    without_keywords(below, &["default", RULES])
+                }
+                None => without_keywords(below, &["default"]),
+            },
+        })
+    }
+
+    fn convert_below(&mut self, step: PathStep, declared: &Value) -> Value {
+        self.steps.push(step);
+        let converted = self.convert(declared);
+        self.steps.pop();
+        converted
+    }
+}
+
+/// A keyword that holds another schema.
+enum SchemaKeyword<'a> {
+    Property(&'a str),
+    Values,
+    Items,
+}
+
+/// Returns a schema without some of its keywords, and with those below it converted.
+fn convert_keywords(
+    declared: &Value,
+    dropped: &[&str],
+    convert: &mut dyn FnMut(SchemaKeyword<'_>, &Value) -> Value,
+) -> Value {
     let Value::Object(keywords) = declared else {
         return declared.clone();
     };
-    let kept = keywords.iter().filter(|(keyword, _)| *keyword != "default");
-    let strip = |(keyword, value): (&String, &Value)| {
-        let stripped = match (keyword.as_str(), value) {
+    let kept = keywords
+        .iter()
+        .filter(|(keyword, _)| !dropped.contains(&keyword.as_str()));
+    let convert_keyword = |(keyword, value): (&String, &Value)| {
+        let value = match (keyword.as_str(), value) {
             ("properties", Value::Object(properties)) => properties
                 .iter()
-                .map(|(name, property)| (name.clone(), without_defaults(property)))
+                .map(|(name, below)| (name.clone(), convert(SchemaKeyword::Property(name), below)))
                 .collect(),
-            ("items" | "additionalProperties", schema) => without_defaults(schema),
+            ("additionalProperties", below) => convert(SchemaKeyword::Values, below),
+            ("items", below) => convert(SchemaKeyword::Items, below),
             _ => value.clone(),
         };
-        (keyword.clone(), stripped)
+        (keyword.clone(), value)
     };
-    kept.map(strip).collect()
+    kept.map(convert_keyword).collect()
+}
+
+/// Returns a schema without some keywords in it and in those below it.
+fn without_keywords(declared: &Value, dropped: &[&str]) -> Value {
+    convert_keywords(declared, dropped, &mut |_, below| {
+        without_keywords(below, dropped)
+    })
+}
+
+/// Moves an error of a value to the path of the value in another one.
+pub(super) fn place_below(path: &str, error: FieldError) -> FieldError {
+    let field = match error.field.as_str() {
+        ROOT => path.to_owned(),
+        field => join_path(path, field),
+    };
+    FieldError { field, ..error }
 }
 
 /// Collects the expressions of the rules below a schema that report their violations at another path.
@@ -162,18 +255,19 @@ fn locate<'a>(mut declared: &Value, mut value: &'a Value, path: &str) -> (String
     }
 }
 
-fn convert_error(error: &ValidationError, path: &str, value: &Value) -> FieldError {
-    // The API server prints the path of the root this way.
-    let field = if path.is_empty() { "<nil>" } else { path };
+fn describe_violation(error: &ValidationError, path: &str, value: &Value) -> FieldError {
+    let field = if path.is_empty() { ROOT } else { path };
     match error.reason.as_deref() {
         Some("FieldValueForbidden") => FieldError::forbidden(field, &error.message),
         Some("FieldValueRequired") => FieldError::required(field, &error.message),
         Some("FieldValueDuplicate") => FieldError::duplicate(field, value),
-        _ => FieldError::new(
+        // Of objects and lists the API server shows nothing.
+        _ if value.is_null() || value.is_object() || value.is_array() => FieldError::new(
             field,
             "FieldValueInvalid",
             format!("Invalid value: {}", error.message),
         ),
+        _ => FieldError::invalid(field, value, &error.message),
     }
 }
 

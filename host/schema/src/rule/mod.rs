@@ -15,9 +15,13 @@ mod fields;
 #[cfg(feature = "cel")]
 mod function;
 #[cfg(feature = "cel")]
+mod keyed_items;
+#[cfg(feature = "cel")]
 mod size;
 #[cfg(feature = "cel")]
 mod types;
+#[cfg(feature = "cel")]
+mod value;
 
 #[cfg(feature = "cel")]
 pub(crate) use check::{check_rules, check_rules_of_value, check_total_cost};
