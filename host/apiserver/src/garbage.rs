@@ -206,9 +206,11 @@ fn collect_if_unowned(api: &RequestHandler, resource: &GroupResource, object: &A
         }
     }
     if solid > 0 {
-        if !absent.is_empty() {
+        // Those that are deleted in the foreground need not wait for it, either.
+        let released: Vec<_> = absent.into_iter().chain(waiting).collect();
+        if !released.is_empty() {
             remove_owners(api, resource, &object.key(), |uid| {
-                absent.iter().any(|one| one == uid)
+                released.iter().any(|one| one == uid)
             });
         }
         return;

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use ostler_schema::{LazySchema, MICRO_TIME, Schema, SchemaNode};
+use ostler_schema::{AdditionalProperties, LazySchema, MICRO_TIME, Schema, SchemaNode};
 use serde_json::{Map, Value, json};
 
 use crate::protobuf;
@@ -52,7 +52,7 @@ fn parse_definition(name: &str) -> Schema {
     if name.ends_with(".MicroTime") {
         schema.format = Some(MICRO_TIME.into());
     }
-    let is_empty = schema.properties.is_empty() && schema.additional_properties.is_none();
+    let is_empty = schema.properties.is_empty() && schema.additional_properties.values().is_none();
     let is_open = match schema.kind.as_deref() {
         // Any JSON, or that of a field whose type the document cannot express.
         None => schema.one_of.is_empty() && is_empty,
@@ -79,7 +79,7 @@ const QUANTITY: &str = "io.k8s.apimachinery.pkg.api.resource.Quantity";
 
 /// Makes the nulls of a map the zero of its values, as which Go decodes them. Of strings and structures that is published.
 fn set_zero_value(map: &mut Schema) {
-    let Some(SchemaNode::Own(values)) = map.additional_properties.as_mut() else {
+    let AdditionalProperties::Values(SchemaNode::Own(values)) = &mut map.additional_properties else {
         return;
     };
     let zero = match (values.kind.as_deref(), values.referenced_name()) {

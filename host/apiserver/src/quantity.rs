@@ -112,19 +112,57 @@ fn parse_quantity(text: &str) -> Option<i128> {
     })
 }
 
-/// Formats a quantity with the largest suffix, or exponent, that needs no fraction; `None` for a text that is none.
+/// Formats a quantity with the largest suffix, or exponent, that needs no fraction; `None` for a text that is none. A text of a
+/// number that needs no other suffix stays as it is, such as `+1`, `01k` or `1e+3`.
 fn format_quantity(text: &str) -> Option<String> {
     let split = text
         .find(|c: char| !c.is_ascii_digit() && !matches!(c, '.' | '-' | '+'))
         .unwrap_or(text.len());
     let (number, suffix) = text.split_at(split);
-    match BINARY_SUFFIXES.iter().skip(1).position(|known| *known == suffix) {
-        Some(index) => format_binary(number, index + 1),
-        None => match DECIMAL_SUFFIXES.iter().find(|(known, _)| *known == suffix) {
-            Some((_, power)) => format_decimal(number, *power),
-            None => format_exponent(number, suffix.strip_prefix(['e', 'E'])?.parse().ok()?),
-        },
+    if let Some(index) = BINARY_SUFFIXES.iter().skip(1).position(|known| *known == suffix) {
+        let formatted = format_binary(number, index + 1)?;
+        return Some(if is_whole_binary(number, index + 1) {
+            text.to_owned()
+        } else {
+            formatted
+        });
     }
+    let (formatted, exponent) = match DECIMAL_SUFFIXES.iter().find(|(known, _)| *known == suffix) {
+        Some((_, power)) => (format_decimal(number, *power)?, i32::try_from(*power).ok()? - 9),
+        None => {
+            let exponent = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
+            (format_exponent(number, exponent)?, exponent)
+        }
+    };
+    Some(if is_whole_decimal(number, exponent) {
+        text.to_owned()
+    } else {
+        formatted
+    })
+}
+
+/// Largest count of digits of a quantity that the API server parses as an integer with an exponent.
+const MAX_INTEGER_DIGITS: usize = 18;
+
+/// Returns true for an integer below 1000 or one that is no multiple of it, with an exponent that is a multiple of three.
+fn is_whole_decimal(number: &str, exponent: i32) -> bool {
+    let unsigned = number.trim_start_matches(['+', '-']).trim_start_matches('0');
+    let (whole, fraction) = unsigned.split_once('.').unwrap_or((unsigned, ""));
+    let places = i32::try_from(fraction.len()).unwrap_or(i32::MAX);
+    let value: i64 = match format!("{whole}{fraction}").parse() {
+        Ok(value) if whole.len() + fraction.len() <= MAX_INTEGER_DIGITS => value,
+        _ => return false,
+    };
+    let exponent = exponent.saturating_sub(places);
+    !whole.is_empty() && value % 1000 != 0 && exponent % 3 == 0
+}
+
+/// Returns true for an integer with a binary suffix that is no multiple of 1024, and has few digits.
+fn is_whole_binary(number: &str, index: usize) -> bool {
+    let digits = number.trim_start_matches(['+', '-']).trim_start_matches('0');
+    // The digits of the power of two, and a few for the product.
+    let is_short = digits.len() + index * 3 <= 14;
+    is_short && digits.parse().is_ok_and(|value: u64| !value.is_multiple_of(1024))
 }
 
 /// Formats a number with an exponent, which is a multiple of three.
@@ -203,6 +241,24 @@ mod tests {
             ("0", "0"),
             ("1e3", "1e3"),
             ("1.5E3", "1500"),
+            ("1e+3", "1e+3"),
+            ("1E3", "1E3"),
+            ("1e+20", "100e18"),
+            ("1000e+3", "1e6"),
+            ("+1", "+1"),
+            ("0500m", "0500m"),
+            ("1.500", "1.500"),
+            ("0.500", "500m"),
+            ("1.000", "1"),
+            ("00", "0"),
+            ("0e3", "0"),
+            ("1234567890123456789", "1234567890123456789"),
+            ("01234567890123456789", "1234567890123456789"),
+            ("01025Ki", "01025Ki"),
+            ("1024Ki", "1Mi"),
+            ("1.0Ki", "1Ki"),
+            ("0123456789012Ki", "123456789012Ki"),
+            ("01Ei", "1Ei"),
             ("123e4567", "1230e4566"),
         ] {
             assert_eq!(format_quantity(text).as_deref(), Some(unified), "{text}");

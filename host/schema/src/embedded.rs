@@ -66,7 +66,7 @@ impl Schema {
                 for (name, value) in fields {
                     if let Some(schema) = self.properties.get(name) {
                         schema.collect_embedded(value, &field_path(path, name), validate_metadata, errors);
-                    } else if let Some(schema) = &self.additional_properties {
+                    } else if let Some(schema) = self.additional_properties.values() {
                         schema.collect_embedded(value, &format!("{path}[{name}]"), validate_metadata, errors);
                     }
                 }

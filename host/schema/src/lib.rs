@@ -46,7 +46,7 @@ pub use field_path::find_declared_field;
 pub use format::{is_dns_label, is_dns_subdomain};
 #[cfg(feature = "cel")]
 pub use rule::{Rules, TypeMeta};
-pub use schema::{LazySchema, ListType, Pattern, Schema, SchemaNode};
+pub use schema::{AdditionalProperties, LazySchema, ListType, Pattern, Schema, SchemaNode};
 pub use structural::{check_definition, check_structural};
 pub use typing::MICRO_TIME;
 

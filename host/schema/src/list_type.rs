@@ -25,7 +25,7 @@ fn validate_value(schema: &Schema, value: &Value, path: &str, errors: &mut Vec<F
                 }
                 if let Some(property) = schema.properties.get(name) {
                     validate_value(property, value, &field_path(path, name), errors);
-                } else if let Some(map_value) = schema.additional_properties.as_deref() {
+                } else if let Some(map_value) = schema.additional_properties.values() {
                     validate_value(map_value, value, &format!("{path}[{name}]"), errors);
                 }
             }

@@ -18,9 +18,8 @@ pub struct Schema {
     pub kind: Option<String>,
     /// Declared fields of an object.
     pub properties: BTreeMap<String, SchemaNode>,
-    /// Schema of the values of a map; `true` is an empty schema.
-    #[serde(deserialize_with = "deserialize_schema_or_bool")]
-    pub additional_properties: Option<SchemaNode>,
+    /// Fields beside the declared ones.
+    pub additional_properties: AdditionalProperties,
     /// Schema of list items.
     pub items: Option<SchemaNode>,
     /// Value of a missing field.
@@ -198,16 +197,46 @@ impl<'de> Deserialize<'de> for Pattern {
     }
 }
 
-fn deserialize_schema_or_bool<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<SchemaNode>, D::Error> {
-    Ok(match Value::deserialize(deserializer)? {
-        Value::Bool(true) => Some(Schema::default().into()),
-        Value::Object(schema) => {
-            Some(serde_json::from_value(Value::Object(schema)).map_err(serde::de::Error::custom)?)
+/// Fields of an object beside the declared ones.
+#[derive(Debug, Clone, Default)]
+pub enum AdditionalProperties {
+    /// Nothing is said of them.
+    #[default]
+    Undeclared,
+    /// `false`: they are violations where they are not pruned.
+    Forbidden,
+    /// The values of a map; `true` is an empty schema.
+    Values(SchemaNode),
+}
+
+impl AdditionalProperties {
+    /// The schema of the values of a map.
+    pub fn values(&self) -> Option<&SchemaNode> {
+        match self {
+            Self::Values(node) => Some(node),
+            Self::Undeclared | Self::Forbidden => None,
         }
-        _ => None,
-    })
+    }
+
+    fn values_mut(&mut self) -> Option<&mut SchemaNode> {
+        match self {
+            Self::Values(node) => Some(node),
+            Self::Undeclared | Self::Forbidden => None,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for AdditionalProperties {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(match Value::deserialize(deserializer)? {
+            Value::Bool(true) => Self::Values(Schema::default().into()),
+            Value::Bool(false) => Self::Forbidden,
+            schema @ Value::Object(_) => {
+                Self::Values(serde_json::from_value(schema).map_err(serde::de::Error::custom)?)
+            }
+            _ => Self::Undeclared,
+        })
+    }
 }
 
 /// The merge strategy of a list in server-side apply.
@@ -289,7 +318,7 @@ impl Schema {
     /// The schema of a field, with the default of that field; `None` for an unknown field.
     pub(crate) fn node(&self, name: &str) -> Option<&SchemaNode> {
         let node = self.properties.get(name);
-        node.or(self.additional_properties.as_ref())
+        node.or(self.additional_properties.values())
     }
 
     /// The schema of a field; `None` for an unknown field.
@@ -328,7 +357,7 @@ impl Schema {
         let nodes = self
             .properties
             .values_mut()
-            .chain(&mut self.additional_properties)
+            .chain(self.additional_properties.values_mut())
             .chain(&mut self.items);
         for node in nodes {
             let SchemaNode::Own(schema) = node else {

@@ -90,7 +90,7 @@ impl Schema {
     /// The first field of a value that the schema does not declare, which server-side apply refuses. What is below a schema of any
     /// fields is not looked at.
     pub fn find_undeclared(&self, value: &Value) -> Option<String> {
-        find_undeclared_field(self, value, "")
+        find_undeclared_field(self, value, "", false)
     }
 
     /// As [`Schema::find_untyped`], for an object that is stored or updated, in which the items of a keyed list may repeat.
@@ -142,28 +142,30 @@ fn find_untyped_part(schema: &Schema, value: &Value, path: &str, duplicates: Dup
     }
 }
 
-fn find_undeclared_field(schema: &Schema, value: &Value, path: &str) -> Option<String> {
+fn find_undeclared_field(schema: &Schema, value: &Value, path: &str, is_preserved: bool) -> Option<String> {
     if schema.preserve_unknown_fields && schema.embedded_resource {
-        // Only the metadata of an embedded object has a type.
+        // Only the metadata of an embedded object has a type, to which nothing around it applies.
         let metadata = schema.field("metadata")?;
-        return find_undeclared_field(metadata, &value["metadata"], &field_path(path, "metadata"));
+        return find_undeclared_field(metadata, &value["metadata"], &field_path(path, "metadata"), false);
     }
-    if schema.preserve_unknown_fields || schema.int_or_string {
+    if schema.int_or_string {
         return None;
     }
+    // What is below a field that keeps unknown ones does so, too.
+    let is_preserved = is_preserved || schema.preserve_unknown_fields;
     match value {
         Value::Object(fields) => fields.iter().find_map(|(name, value)| {
             let path = field_path(path, name);
             match schema.field(name) {
-                Some(field) => find_undeclared_field(field, value, &path),
-                None => Some(path),
+                Some(field) => find_undeclared_field(field, value, &path, is_preserved),
+                None => (!is_preserved).then_some(path),
             }
         }),
         Value::Array(items) => {
             let item_schema = schema.items.as_deref()?;
             let mut items = items.iter().enumerate();
             items.find_map(|(index, item)| {
-                find_undeclared_field(item_schema, item, &format!("{path}[{index}]"))
+                find_undeclared_field(item_schema, item, &format!("{path}[{index}]"), is_preserved)
             })
         }
         _ => None,

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::{Map, Value};
 
-use crate::{FieldError, ListType, Schema, field_path, format::matches_format};
+use crate::{AdditionalProperties, FieldError, ListType, Schema, field_path, format::matches_format};
 
 /// Largest integer that a floating-point number holds exactly: a larger one without a fraction does not count as an integer.
 const MAX_EXACT_INTEGER: f64 = 9_007_199_254_740_991.0;
@@ -333,6 +333,18 @@ impl Constraints<'_, '_> {
                 );
             }
         }
+        if matches!(self.schema.additional_properties, AdditionalProperties::Forbidden) {
+            for name in fields
+                .keys()
+                .filter(|name| !self.schema.properties.contains_key(*name))
+            {
+                let field = field_path(self.path, name);
+                let explanation = format!("{field} in body is a forbidden property");
+                self.report
+                    .errors
+                    .push(FieldError::invalid(self.path, &name.as_str().into(), explanation));
+            }
+        }
         for name in &self.schema.required {
             if !fields.contains_key(name) {
                 let field = field_path(self.path, name);
@@ -435,6 +447,18 @@ mod tests {
                 json!({"spec": {"url": "http://x", "n": 1.0, "port": "http"}})
             ),
             [""; 0]
+        );
+    }
+
+    #[test]
+    fn undeclared_field_is_refused_where_additional_properties_are_false() {
+        let declared = json!({"type": "object", "properties": {"a": {
+            "type": "object", "properties": {"b": {"type": "string"}}, "additionalProperties": false,
+        }}});
+        assert_eq!(validate(&declared, json!({"a": {"b": "x"}})), [""; 0]);
+        assert_eq!(
+            validate(&declared, json!({"a": {"b": "x", "c": 1}})),
+            ["a: Invalid value: \"c\": a.c in body is a forbidden property"]
         );
     }
 
