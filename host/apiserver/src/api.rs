@@ -836,7 +836,7 @@ fn check_patched_type(
             object[field] = shown[field].clone();
         }
         context.version.schema.cut_integers(object);
-    } else if object["apiVersion"].is_null() {
+    } else if object["apiVersion"].as_str().is_none_or(str::is_empty) {
         // Without a version nothing of the object is decoded.
         let is_known = |field: &String| field == "kind" || field == "apiVersion";
         let has_fields = object

@@ -61,9 +61,12 @@ impl FieldManager {
 
     fn to_entry(&self) -> Value {
         let mut entry = json!({
-            "manager": self.name, "operation": self.operation, "apiVersion": self.api_version,
+            "operation": self.operation, "apiVersion": self.api_version,
             "fieldsType": "FieldsV1", "fieldsV1": self.fields.to_json(),
         });
+        if !self.name.is_empty() {
+            entry["manager"] = self.name.as_str().into();
+        }
         if !self.time.is_empty() {
             entry["time"] = self.time.as_str().into();
         }

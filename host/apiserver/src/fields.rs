@@ -444,7 +444,7 @@ pub fn remove_fields(schema: &Schema, value: &mut Value, gone: &FieldSet, kept: 
                 };
                 let keep = kept.0.get(&element).unwrap_or(&none);
                 let below = field_schema(schema, &unknown, name);
-                if matches!(structure_of(below, value), Structure::List(items) if items.is_empty()) {
+                if is_empty_keyed_list(below, value) {
                     // Without items it has no path.
                     return true;
                 }
@@ -452,14 +452,16 @@ pub fn remove_fields(schema: &Schema, value: &mut Value, gone: &FieldSet, kept: 
                 // key goes unless somebody owns the key itself.
                 let is_declared = schema.declares(name);
                 let is_kept = keep.member || (is_declared && !keep.children.is_empty());
-                if (node.member || is_declared) && !is_kept {
+                // Of one that is applied as empty, lists without a path are not seen, as if all of it were gone.
+                let is_overlooked = keep.children.is_empty() && has_pathless_field(below, value);
+                if (node.member || is_declared) && (!is_kept || is_overlooked) {
                     return false;
                 }
                 let was_empty = is_empty_container(value);
                 remove_fields(below, value, &node.children, &keep.children);
                 if !was_empty && is_empty_container(value) {
-                    if keep.member {
-                        // One that is still applied is left as a null, which a schema need not allow.
+                    if is_kept {
+                        // One that somebody still owns, or a part of it, is left as a null, which a schema need not allow.
                         *value = Value::Null;
                     } else {
                         emptied.push(name.clone());
@@ -491,6 +493,28 @@ pub fn remove_fields(schema: &Schema, value: &mut Value, gone: &FieldSet, kept: 
         }),
         _ => {}
     }
+}
+
+/// Returns true for a list whose items have paths, and that has none.
+fn is_empty_keyed_list(schema: &Schema, value: &Value) -> bool {
+    matches!(structure_of(schema, value), Structure::List(items) if items.is_empty())
+}
+
+/// Returns true for an object with a field in which nothing has a path: an empty list of items with paths, or such lists only.
+fn has_pathless_field(schema: &Schema, value: &Value) -> bool {
+    let unknown = Schema::default();
+    let has_no_path = |below: &Schema, value: &Value| match value {
+        Value::Object(fields) if !fields.is_empty() && !below.is_atomic_map() => {
+            fields.iter().all(|(name, value)| {
+                below.declares(name) && is_empty_keyed_list(field_schema(below, &unknown, name), value)
+            })
+        }
+        _ => is_empty_keyed_list(below, value),
+    };
+    let mut fields = value.as_object().into_iter().flatten();
+    fields.any(|(name, value)| {
+        schema.declares(name) && has_no_path(field_schema(schema, &unknown, name), value)
+    })
 }
 
 fn is_empty_container(value: &Value) -> bool {
@@ -584,5 +608,30 @@ mod tests {
         let kept = owned_fields(&schema(), &json!({"list": [{"name": "a"}]}));
         remove_fields(&schema(), &mut value, &gone.difference(&kept), &kept);
         assert_eq!(value, json!({"list": [{"name": "a"}]}));
+    }
+
+    #[test]
+    fn container_with_nothing_but_lists_without_a_path_is_removed() {
+        let schema = Schema::parse(
+            &json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+                "a": {"type": "string"}, "default": {"type": "string"},
+                "list": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}},
+            }}}}),
+        )
+        .unwrap();
+        let gone = owned_fields(&schema, &json!({"spec": {"a": "x"}}));
+        let kept = owned_fields(&schema, &json!({"spec": {}}));
+        for (live, left) in [
+            (json!({"spec": {"a": "x", "default": "y", "list": []}}), json!({})),
+            (
+                json!({"spec": {"a": "x", "default": "y"}}),
+                json!({"spec": {"default": "y"}}),
+            ),
+            (json!({"spec": {"a": "x"}}), json!({"spec": null})),
+        ] {
+            let mut value = live.clone();
+            remove_fields(&schema, &mut value, &gone, &kept);
+            assert_eq!(value, left, "{live}");
+        }
     }
 }
