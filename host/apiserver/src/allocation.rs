@@ -4,8 +4,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::{Value, json};
 
-use crate::kind::ServedKind;
-
 /// Taints of nodes that every pod tolerates for a while.
 const TOLERATED_TAINTS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 /// Seconds for which it does.
@@ -16,22 +14,17 @@ pub const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
 /// Annotation of a DaemonSet that clients of its first version read.
 const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 
-/// Sets the allocated fields of an object that have no value yet.
-pub fn allocate_fields(kind: &ServedKind, object: &mut Value, allocated: &AtomicU32) {
-    match (kind.resource.group.as_str(), kind.kind.as_str()) {
-        ("", "Namespace")
-            if object["metadata"]["deletionTimestamp"].is_null()
-                && object["spec"]["finalizers"].is_null() =>
-        {
-            object["spec"]["finalizers"] = json!(["kubernetes"]);
-        }
-        ("", "Service") => allocate_address(&mut object["spec"], allocated),
-        ("", "PersistentVolumeClaim") if object["status"]["phase"].is_null() => {
-            object["status"]["phase"] = "Pending".into();
-        }
-        ("", "Pod") => complete_pod(object),
-        ("batch", "Job") => complete_job(object),
-        _ => {}
+/// Gives a namespace that is not in deletion the finalizer that empties it.
+pub fn add_namespace_finalizer(namespace: &mut Value) {
+    if namespace["metadata"]["deletionTimestamp"].is_null() && namespace["spec"]["finalizers"].is_null() {
+        namespace["spec"]["finalizers"] = json!(["kubernetes"]);
+    }
+}
+
+/// Gives a pod or a claim its first phase.
+pub fn begin_phase(object: &mut Value) {
+    if object["status"]["phase"].is_null() {
+        object["status"]["phase"] = "Pending".into();
     }
 }
 
@@ -60,17 +53,9 @@ pub fn reset_template_mark(object: &mut Value) {
     }
 }
 
-/// Completes a new object: a pod has its first phase, and a claim the finalizer that holds it as long as a pod uses it.
-pub fn begin_object(kind: &ServedKind, object: &mut Value) {
-    match kind.kind.as_str() {
-        _ if kind.custom => {}
-        "Pod" if object["status"]["phase"].is_null() => object["status"]["phase"] = "Pending".into(),
-        "PersistentVolumeClaim" => protect_claim(&mut object["metadata"]["finalizers"]),
-        _ => {}
-    }
-}
-
-fn protect_claim(finalizers: &mut Value) {
+/// Gives a claim the finalizer that holds it as long as a pod uses it.
+pub fn protect_claim(claim: &mut Value) {
+    let finalizers = &mut claim["metadata"]["finalizers"];
     match finalizers.as_array_mut() {
         Some(list) if list.iter().any(|one| one == CLAIM_FINALIZER) => {}
         Some(list) => list.push(CLAIM_FINALIZER.into()),
@@ -79,7 +64,7 @@ fn protect_claim(finalizers: &mut Value) {
 }
 
 /// Gives a Service an address of its own, from 10.96.0.0/12, or none if it wants none.
-fn allocate_address(spec: &mut Value, allocated: &AtomicU32) {
+pub fn allocate_address(spec: &mut Value, allocated: &AtomicU32) {
     if spec["type"] == "ExternalName" {
         return;
     }
@@ -153,7 +138,7 @@ fn classify_quality(spec: &Value) -> &'static str {
 }
 
 /// Gives a Job the selector of its pods, and them its labels.
-fn complete_job(job: &mut Value) {
+pub fn select_pods(job: &mut Value) {
     if job["spec"]["manualSelector"] == true || !job["spec"]["selector"].is_null() {
         return;
     }

@@ -6,87 +6,26 @@ use std::sync::atomic::AtomicU32;
 use ostler_schema::FieldError;
 use serde_json::{Value, json};
 
-use crate::allocation;
 use crate::apply::{self, FieldWriter};
 use crate::builtin;
 use crate::builtin_changes;
 use crate::builtin_validation;
+use crate::change::{DELETION_FIELDS, EditResult, check_patched_type, require_revision};
 use crate::content::{check_applied_base, decode_applied, undeterminable_name};
 use crate::crd;
 use crate::escalation;
 use crate::kind::{ServedKind, ServedVersion};
 use crate::limits;
-use crate::object::{current_time, is_removable, metadata_text, set_field};
+use crate::object::{current_time, metadata_text, set_field};
 use crate::patch;
 use crate::protobuf;
-use crate::rbac::{self, RequestUser};
+use crate::rbac;
 use crate::registry::KindRegistry;
-use crate::request::PatchKind;
+use crate::state::RequestHandler;
 use crate::status::StatusError;
 use crate::storage::{GroupResource, Storage, StoredKey, StoredObject, WriteRefused};
-
-/// The state behind all requests.
-#[derive(Debug)]
-pub struct RequestHandler {
-    /// Objects.
-    pub storage: Storage,
-    /// Kinds.
-    pub registry: KindRegistry,
-    /// Number of addresses that were allocated.
-    pub allocated: AtomicU32,
-}
-
-/// The handling of unknown fields (`fieldValidation`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FieldValidation {
-    /// Dropped.
-    Ignore,
-    /// Dropped with a warning.
-    Warn,
-    /// WriteRefused.
-    Strict,
-}
-
-/// The parameters of a write: kind, version, subresource and options.
-#[derive(Debug, Clone)]
-pub struct WriteParameters<'a> {
-    /// The kind.
-    pub kind: &'a ServedKind,
-    /// The version.
-    pub version: &'a ServedVersion,
-    /// Subresource, empty for none.
-    pub subresource: &'a str,
-    /// `fieldManager`.
-    pub manager: &'a str,
-    /// `fieldValidation`.
-    pub validation: FieldValidation,
-    /// Responds without storing.
-    pub dry_run: bool,
-    /// Whoever sends the request; `None` for the administrator.
-    pub requester: Option<RequestUser>,
-}
-
-/// A change of an existing object.
-#[derive(Debug)]
-pub enum Edit {
-    /// Replace it.
-    Replace(Value),
-    /// Patch it.
-    Patch(PatchKind, Value),
-    /// Apply a configuration, perhaps by force.
-    Apply(Value, bool),
-}
-
-/// The result of a write.
-#[derive(Debug)]
-pub struct WriteOutcome {
-    /// The object, in the stored version.
-    pub object: Arc<StoredObject>,
-    /// True if the object is new.
-    pub created: bool,
-    /// Warnings for the response.
-    pub warnings: Vec<String>,
-}
+use crate::strategy::strategy_of;
+use crate::write::{Edit, FieldValidation, WriteOutcome, WriteParameters};
 
 fn new_uid() -> String {
     let bits = fastrand::u128(..);
@@ -102,19 +41,6 @@ fn random_suffix() -> String {
     (0..5)
         .map(|_| char::from(NAME_SUFFIX_LETTERS[fastrand::usize(..NAME_SUFFIX_LETTERS.len())]))
         .collect()
-}
-
-/// The fields that `generation` counts: all but metadata and type, and without the status where that has a subresource.
-fn iter_generation_fields(
-    object: &Value,
-    has_status_subresource: bool,
-) -> impl Iterator<Item = (&String, &Value)> {
-    let fields = object.as_object().into_iter().flatten();
-    fields.filter(move |(name, _)| match name.as_str() {
-        "metadata" | "apiVersion" | "kind" => false,
-        "status" => !has_status_subresource,
-        _ => true,
-    })
 }
 
 impl RequestHandler {
@@ -450,13 +376,13 @@ impl RequestHandler {
         {
             fields.remove("status");
         }
-        builtin::prepare_object(context.kind, None, object);
+        (strategy_of(context.kind).prepare)(object, None);
         self.validate_object(context, object, None)?;
         self.complete_definition(context, object);
         Ok(())
     }
 
-    fn check_escalation(
+    pub(crate) fn check_escalation(
         &self,
         context: &WriteParameters<'_>,
         object: &Value,
@@ -468,7 +394,7 @@ impl RequestHandler {
         }
     }
 
-    fn validate_object(
+    pub(crate) fn validate_object(
         &self,
         context: &WriteParameters<'_>,
         object: &Value,
@@ -542,7 +468,7 @@ impl RequestHandler {
                 version.complete_object(object);
             }
         } else {
-            allocation::allocate_fields(kind, object, &self.allocated);
+            (strategy_of(kind).allocate)(object, &self.allocated);
             self.complete_content(context, object);
             protobuf::write_stored_nulls(object);
         }
@@ -550,7 +476,7 @@ impl RequestHandler {
 
     /// Drops what Go leaves out of a definition. Other kinds have been decoded that way; of a definition, empty lists are a part of
     /// what is validated.
-    fn complete_definition(&self, context: &WriteParameters<'_>, object: &mut Value) {
+    pub(crate) fn complete_definition(&self, context: &WriteParameters<'_>, object: &mut Value) {
         if context.kind.is_definition() {
             protobuf::drop_zero_values(object);
         }
@@ -563,7 +489,7 @@ impl RequestHandler {
         mut object: Value,
     ) -> Result<Arc<StoredObject>, StatusError> {
         self.complete_stored(context, &mut object);
-        allocation::begin_object(context.kind, &mut object);
+        (strategy_of(context.kind).begin)(&mut object);
         let name = key.name.clone();
         let namespace = key.namespace.clone();
         let result = if context.dry_run {
@@ -597,172 +523,7 @@ impl RequestHandler {
         Ok(stored)
     }
 
-    /// Applies the rules that hold for every change of an object.
-    fn complete_edit(
-        &self,
-        context: &WriteParameters<'_>,
-        live: &StoredObject,
-        shown: &Value,
-        candidate: &mut Value,
-        edit: &Edit,
-    ) -> Result<EditResult, StatusError> {
-        self.check_escalation(context, candidate, Some(shown))?;
-        let name = metadata_text(shown, "name").to_owned();
-        let subject = context.kind.subject(&name);
-        let uid = metadata_text(candidate, "uid").to_owned();
-        let is_other = !uid.is_empty() && uid != live.uid();
-        if is_other && matches!(edit, Edit::Replace(_)) {
-            // The uid of a replacement is a precondition, that of a patch is a change.
-            return Err(StatusError::conflict(
-                subject,
-                format!(
-                    "StorageError: invalid object, Code: 4, Key: /registry/{}/{}/{}/{name}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
-                    context.kind.resource.group,
-                    context.kind.resource.plural,
-                    metadata_text(shown, "namespace"),
-                    live.uid()
-                ),
-            ));
-        }
-        let revision = metadata_text(candidate, "resourceVersion");
-        if !revision.is_empty() && revision != live.revision.to_string() {
-            return Err(StatusError::modified(subject));
-        }
-        let schema = &context.version.schema;
-        let is_untyped = schema.find_untyped_update(candidate).is_some();
-        let managed = candidate["metadata"].get("managedFields").cloned();
-        let is_omitted =
-            |field: &&str| candidate["metadata"][*field].is_null() && !shown["metadata"][*field].is_null();
-        let omitted: Vec<&str> = DELETION_FIELDS.into_iter().filter(is_omitted).collect();
-        self.restore_system_fields(context, shown, candidate);
-        if let (Some(managed), Some(metadata)) = (managed, candidate["metadata"].as_object_mut()) {
-            metadata.insert("managedFields".into(), managed);
-        }
-        if is_other {
-            candidate["metadata"]["uid"] = uid.into();
-        }
-        let is_completed = context.subresource.is_empty() || builtin::completes_status(context.kind);
-        if is_completed {
-            builtin::prepare_object(context.kind, Some(shown), candidate);
-        }
-        // Ownership is that of what the client has sent, not of what the server completes.
-        let is_completed_later = builtin::completes_changes(context.kind) || !omitted.is_empty();
-        let mut sent = is_completed_later.then(|| candidate.clone());
-        if let Some(sent) = &mut sent {
-            for field in omitted {
-                set_field(&mut sent["metadata"], field, None);
-            }
-        }
-        if is_completed {
-            builtin::complete_change(context.kind, shown, candidate);
-        }
-        let counted = |object| iter_generation_fields(object, context.version.status);
-        // Metadata counts, too, where the strategy of the kind compares it.
-        let counted_metadata: &[&str] = match context.kind.kind.as_str() {
-            _ if context.kind.custom || !context.subresource.is_empty() => &[],
-            "Deployment" => &["annotations"],
-            "EndpointSlice" => &["labels"],
-            _ => &[],
-        };
-        let mut counted_metadata = counted_metadata.iter();
-        let is_marked =
-            counted_metadata.any(|field| shown["metadata"][field] != candidate["metadata"][field]);
-        if context.kind.generations && (is_marked || !counted(shown).eq(counted(candidate))) {
-            candidate["metadata"]["generation"] =
-                (shown["metadata"]["generation"].as_i64().unwrap_or_default() + 1).into();
-        }
-        self.validate_object(context, candidate, Some(shown))?;
-        self.complete_definition(context, candidate);
-        if !matches!(edit, Edit::Apply(..)) {
-            if is_untyped {
-                // What the client has sent cannot be compared by the schema, though what it cannot change here is restored.
-                set_field(&mut candidate["metadata"], "managedFields", None);
-            } else {
-                self.track_update(context, shown, sent, candidate);
-            }
-        }
-        if live.is_terminating() && is_removable(candidate) {
-            return Ok(EditResult::Removed);
-        }
-        candidate["metadata"]["resourceVersion"] = shown["metadata"]["resourceVersion"].clone();
-        if !context.kind.custom {
-            protobuf::write_stored_nulls(candidate);
-        }
-        Ok(if equals_ignoring_times(candidate, shown) {
-            EditResult::Unchanged
-        } else {
-            EditResult::Stored
-        })
-    }
-
-    /// Notes the owners of what an update changes: of `sent`, what the client has sent, where the candidate has been completed since.
-    fn track_update(
-        &self,
-        context: &WriteParameters<'_>,
-        shown: &Value,
-        mut sent: Option<Value>,
-        candidate: &mut Value,
-    ) {
-        let tracked = sent.as_mut().unwrap_or(candidate);
-        let writer = self.field_writer(context);
-        apply::track_update(&context.version.schema, Some(shown), tracked, &writer);
-        if let Some(sent) = sent {
-            let managed = sent["metadata"].get("managedFields").cloned();
-            set_field(&mut candidate["metadata"], "managedFields", managed);
-        }
-    }
-
-    /// Restores the fields that a client cannot change, and those outside of the subresource.
-    fn restore_system_fields(&self, context: &WriteParameters<'_>, shown: &Value, candidate: &mut Value) {
-        if context.subresource == "status" {
-            let status = candidate.get("status").cloned();
-            let metadata = candidate["metadata"].take();
-            *candidate = shown.clone();
-            set_field(candidate, "status", status);
-            if !context.kind.writes_metadata_with_status() {
-                return;
-            }
-            candidate["metadata"] = metadata;
-            for field in builtin::metadata_outside_of_status(context.kind) {
-                let kept = shown["metadata"].get(*field).cloned();
-                set_field(&mut candidate["metadata"], field, kept);
-            }
-        }
-        if context.subresource == "resize" {
-            let resized = std::mem::replace(candidate, shown.clone());
-            crate::pod::set_container_resources(candidate, &resized);
-            return;
-        }
-        if context.version.status && context.subresource.is_empty() {
-            set_field(candidate, "status", shown.get("status").cloned());
-        }
-        // A link that is not stored is shown: that of a dry run, and of a write that lets the object go.
-        let is_removed = shown["metadata"]["deletionTimestamp"].is_string() && is_removable(candidate);
-        let is_stored = !context.dry_run && !is_removed;
-        for field in [
-            "name",
-            "namespace",
-            "uid",
-            "creationTimestamp",
-            "generation",
-            "selfLink",
-        ] {
-            if field != "selfLink" || is_stored {
-                let kept = shown["metadata"].get(field).cloned();
-                set_field(&mut candidate["metadata"], field, kept);
-            }
-        }
-        // An object in deletion stays in it. One that is not cannot be sent there by a write, which is an error.
-        if let Some(kept) = shown["metadata"].get("deletionTimestamp") {
-            candidate["metadata"]["deletionTimestamp"] = kept.clone();
-        }
-        if candidate["metadata"]["deletionGracePeriodSeconds"].is_null() {
-            let kept = shown["metadata"].get("deletionGracePeriodSeconds").cloned();
-            set_field(&mut candidate["metadata"], "deletionGracePeriodSeconds", kept);
-        }
-    }
-
-    fn field_writer<'a>(&self, context: &WriteParameters<'a>) -> FieldWriter<'a> {
+    pub(crate) fn field_writer<'a>(&self, context: &WriteParameters<'a>) -> FieldWriter<'a> {
         FieldWriter {
             manager: context.manager,
             api_version: context.kind.api_version(&context.version.name),
@@ -812,86 +573,4 @@ impl RequestHandler {
             }
         }
     }
-}
-
-/// Checks the type of a patched object of a built-in kind, as far as it is decoded.
-fn check_patched_type(
-    context: &WriteParameters<'_>,
-    kind: PatchKind,
-    name: &str,
-    shown: &Value,
-    object: &mut Value,
-) -> Result<(), StatusError> {
-    let is_text = |value: &Value| value.is_string() || value.is_null();
-    if let Some(field) = ["apiVersion", "kind"]
-        .into_iter()
-        .find(|field| !is_text(&object[*field]))
-    {
-        let why = format!("couldn't get version/kind; json parse error: {field} is not a string");
-        return Err(StatusError::invalid_patch(object, &why));
-    }
-    if kind == PatchKind::Strategic {
-        // It is merged into a structure, whose type does not change.
-        for field in ["apiVersion", "kind"] {
-            object[field] = shown[field].clone();
-        }
-        context.version.schema.cut_integers(object);
-    } else if object["apiVersion"].as_str().is_none_or(str::is_empty) {
-        // Without a version nothing of the object is decoded.
-        let is_known = |field: &String| field == "kind" || field == "apiVersion";
-        let has_fields = object
-            .as_object()
-            .is_some_and(|fields| !fields.keys().all(is_known));
-        return Err(if context.validation == FieldValidation::Strict && has_fields {
-            StatusError::invalid_patch(object, "strict decoding error: apiVersion is missing")
-        } else {
-            undeterminable_name(name)
-        });
-    } else if object["apiVersion"] != shown["apiVersion"] {
-        let (kind, version) = (&object["kind"], &object["apiVersion"]);
-        let why = format!("no kind {kind} is registered for version {version}");
-        return Err(StatusError::invalid_patch(object, &why));
-    }
-    Ok(())
-}
-
-/// Checks that an update names the version that it is based on, where the kind demands it. A patch can remove it.
-fn require_revision(context: &WriteParameters<'_>, name: &str, object: &Value) -> Result<(), StatusError> {
-    if !context.kind.conditional_update || !metadata_text(object, "resourceVersion").is_empty() {
-        return Ok(());
-    }
-    let rule = "must be specified for an update";
-    let error = FieldError::invalid("metadata.resourceVersion", &0.into(), rule);
-    let subject = crate::status::ErrorSubject {
-        kind: &context.kind.resource.plural,
-        ..context.kind.subject(name)
-    };
-    Err(StatusError::invalid(subject, vec![error]))
-}
-
-/// Metadata of a deletion, which an object keeps.
-const DELETION_FIELDS: [&str; 2] = ["deletionTimestamp", "deletionGracePeriodSeconds"];
-
-/// The result of an edit.
-enum EditResult {
-    Unchanged,
-    Stored,
-    /// The object was in deletion and has lost its last finalizer.
-    Removed,
-}
-
-/// Compares two states without the times of managed fields.
-fn equals_ignoring_times(new: &Value, old: &Value) -> bool {
-    let without = |object: &Value| {
-        let mut object = object.clone();
-        for entry in object["metadata"]["managedFields"]
-            .as_array_mut()
-            .into_iter()
-            .flatten()
-        {
-            set_field(entry, "time", None);
-        }
-        object
-    };
-    new == old || without(new) == without(old)
 }

@@ -5,18 +5,13 @@
 
 use std::sync::{Arc, LazyLock};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::allocation;
-use crate::crd;
 use crate::kind::{ServedKind, ServedVersion};
-use crate::object::{GroupResource, items_mut, set_field};
+use crate::object::GroupResource;
 use crate::openapi;
 use crate::rbac::RBAC_GROUP;
 use crate::scale::ScalePaths;
-use crate::service;
 
 /// Group of CustomResourceDefinitions.
 pub const EXTENSIONS_GROUP: &str = "apiextensions.k8s.io";
@@ -196,79 +191,6 @@ impl Builtin {
                 selectable: selectable_fields(self.kind),
             }],
         }
-    }
-}
-
-/// Completes an object of a built-in kind, as its strategy in the API server does.
-pub fn prepare_object(kind: &ServedKind, old: Option<&Value>, object: &mut Value) {
-    match (kind.resource.group.as_str(), kind.kind.as_str()) {
-        _ if kind.custom => {}
-        ("", "Namespace") => {
-            if old.is_none() {
-                object["status"] = json!({"phase": "Active"});
-            }
-            let name = object["metadata"]["name"].clone();
-            object["metadata"]["labels"]["kubernetes.io/metadata.name"] = name;
-        }
-        ("", "Secret") => {
-            if object["type"].as_str().is_none_or(str::is_empty) {
-                object["type"] = "Opaque".into();
-            }
-            let Some(fields) = object.as_object_mut() else {
-                return;
-            };
-            if let Some(Value::Object(texts)) = fields.remove("stringData") {
-                let data = fields.entry("data").or_insert_with(|| json!({}));
-                for (name, text) in texts {
-                    data[name] = STANDARD.encode(text.as_str().unwrap_or_default()).into();
-                }
-            }
-        }
-        ("", "ServiceAccount") => {
-            // Of a reference only the name is kept.
-            for secret in items_mut(object, "secrets") {
-                let name = secret.get("name").cloned();
-                *secret = json!({});
-                set_field(secret, "name", name);
-            }
-        }
-        ("apps", "DaemonSet") if old.is_some() => allocation::reset_template_mark(object),
-        ("apps", "DaemonSet") => allocation::mark_template(object, None),
-        (EXTENSIONS_GROUP, "CustomResourceDefinition") => {
-            crd::fill_names(object);
-            crd::set_status(object, old);
-        }
-        _ => {}
-    }
-}
-
-/// Returns true if the API server completes the changes of a kind with values that nobody owns.
-pub fn completes_changes(kind: &ServedKind) -> bool {
-    !kind.custom && matches!(kind.kind.as_str(), "DaemonSet" | "Pod" | "Service")
-}
-
-/// Returns true if that is so for writes to the status, too.
-pub fn completes_status(kind: &ServedKind) -> bool {
-    !kind.custom && kind.kind == "DaemonSet"
-}
-
-/// Completes a changed object of a built-in kind, as its strategy in the API server does.
-pub fn complete_change(kind: &ServedKind, old: &Value, object: &mut Value) {
-    match kind.kind.as_str() {
-        _ if kind.custom => {}
-        "DaemonSet" => allocation::mark_template(object, Some(old)),
-        "Pod" => allocation::complete_pod(object),
-        "Service" => service::complete_change(object, old),
-        _ => {}
-    }
-}
-
-/// Returns the metadata that a write to the status leaves as it is.
-pub fn metadata_outside_of_status(kind: &ServedKind) -> &'static [&'static str] {
-    match kind.kind.as_str() {
-        "Deployment" => &["labels"],
-        "Pod" => &["deletionTimestamp", "ownerReferences"],
-        _ => &[],
     }
 }
 

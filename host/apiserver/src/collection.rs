@@ -11,12 +11,12 @@ use ostler_schema::FieldError;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::api::RequestHandler;
 use crate::deletion::Deleted;
 use crate::handler::ResourceRequest;
 use crate::kind::{ServedKind, ServedVersion};
 use crate::request::{ListOptions, ResponseShape};
 use crate::response::{ServerResponse, build_response, full_body, json_response};
+use crate::state::RequestHandler;
 use crate::status::StatusError;
 use crate::storage::{StoredKey, StoredObject};
 use crate::table;

@@ -3,13 +3,14 @@
 use ostler_schema::FieldError;
 use serde_json::{Value, json};
 
-use crate::api::{FieldValidation, RequestHandler, WriteParameters};
 use crate::builtin_defaults::apply_dependent_defaults;
 use crate::metadata::unify_metadata;
 use crate::object::metadata_text;
 use crate::protobuf;
 use crate::quantity::{find_invalid_quantity, unify_quantities};
+use crate::state::RequestHandler;
 use crate::status::StatusError;
+use crate::write::{FieldValidation, WriteParameters};
 
 /// 400: a changed object must name itself.
 pub(crate) fn undeterminable_name(name: &str) -> StatusError {

@@ -5,12 +5,13 @@
 
 use serde_json::{Value, json};
 
-use crate::api::{Edit, FieldValidation, RequestHandler, WriteParameters};
 use crate::conditions::{condition, with_times};
 use crate::metadata::SIMULATE_ANNOTATION;
 use crate::object::current_time;
 use crate::request::PatchKind;
+use crate::state::RequestHandler;
 use crate::storage::{GroupResource, StoredKey, StoredObject};
+use crate::write::{Edit, FieldValidation, WriteParameters};
 
 /// `fieldManager` of what the stand-ins write, as on a real cluster.
 pub const CONTROLLER_MANAGER: &str = "kube-controller-manager";

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use ostler_schema::FieldError;
 use serde_json::Value;
 
-use crate::api::RequestHandler;
 use crate::builtin;
 use crate::crd;
 use crate::kind::ServedKind;
 use crate::object::{has_finalizers, is_removable, set_field, time_after};
 use crate::pod::grace_seconds;
+use crate::state::RequestHandler;
 use crate::status::StatusError;
 use crate::storage::{GroupResource, StoredKey, StoredObject};
 

@@ -4,9 +4,9 @@
 
 use serde_json::{Value, json};
 
-use crate::api::RequestHandler;
 use crate::kind::ServedKind;
 use crate::rbac::{self, AccessRequest, RBAC_GROUP, RequestUser};
+use crate::state::RequestHandler;
 use crate::status::{ErrorSubject, StatusError};
 
 /// Checks that a user may write a role or binding. `old` is the stored object.

@@ -6,7 +6,6 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use crate::allocation::CLAIM_FINALIZER;
-use crate::api::RequestHandler;
 use crate::apply::{FieldWriter, track_update};
 use crate::builtin::{CRD_PLURAL, EXTENSIONS_GROUP};
 use crate::conditions::{describe_remaining, with_times};
@@ -15,6 +14,7 @@ use crate::crd;
 use crate::deletion::DeleteOptions;
 use crate::object::{current_time, set_field};
 use crate::rbac;
+use crate::state::RequestHandler;
 use crate::state::ServerState;
 use crate::storage::{GroupResource, ObjectWrite, StoredKey, StoredObject, WriteNotice};
 

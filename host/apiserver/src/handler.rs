@@ -10,7 +10,6 @@ use http::request::Parts;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::api::{Edit, FieldValidation, RequestHandler, WriteOutcome, WriteParameters};
 use crate::deletion::{self, DeleteOptions, Deleted};
 use crate::faults::{Effect, RequestAttributes, injected_error};
 use crate::kind::{ServedKind, ServedVersion};
@@ -21,9 +20,11 @@ use crate::response::{
     Body, ServerResponse, build_response, empty_response, full_body, into_response, json_response,
     text_response,
 };
+use crate::state::RequestHandler;
 use crate::state::ServerState;
 use crate::status::StatusError;
 use crate::storage::{GroupResource, StoredKey, StoredObject};
+use crate::write::{Edit, FieldValidation, WriteOutcome, WriteParameters};
 use crate::{control, discovery, limits, protobuf, review, table, token};
 
 /// Answers a request; an error closes the connection without a response.

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::api::RequestHandler;
 use crate::kind::ServedKind;
 use crate::object::current_time;
+use crate::state::RequestHandler;
 use crate::status::StatusError;
 use crate::storage::StoredKey;
 

@@ -6,10 +6,10 @@ use http::HeaderMap;
 use ostler_selector::LabelSelector;
 use serde_json::{Value, json};
 
-use crate::api::RequestHandler;
 use crate::object::set_field;
 use crate::request::{PatchKind, RequestTarget, RequestVerb};
 use crate::scale::format_selector;
+use crate::state::RequestHandler;
 use crate::status::StatusError;
 use crate::storage::{GroupResource, StoredKey, StoredObject};
 

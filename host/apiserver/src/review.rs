@@ -4,9 +4,9 @@ use http::HeaderMap;
 use ostler_schema::FieldError;
 use serde_json::{Map, Value, json};
 
-use crate::api::RequestHandler;
 use crate::object::current_time;
 use crate::rbac::{self, AccessRequest, RequestUser};
+use crate::state::RequestHandler;
 use crate::status::{ErrorSubject, StatusError};
 use crate::token;
 

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use ostler_schema::FieldError;
 use serde_json::{Value, json};
 
-use crate::api::{Edit, RequestHandler, WriteParameters};
 use crate::object::{metadata_text, set_field};
 use crate::patch;
+use crate::state::RequestHandler;
 use crate::status::{ErrorSubject, StatusError};
 use crate::storage::{StoredKey, StoredObject};
+use crate::write::{Edit, WriteParameters};
 
 /// Places of the replicas in objects of a kind, as JSON pointers.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -16,9 +16,9 @@ use hyper_util::server::conn::auto::Builder;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::api::RequestHandler;
 use crate::faults::{FaultInjector, VerbCounters};
 use crate::response::Body;
+use crate::state::RequestHandler;
 use crate::state::ServerState;
 use crate::storage::Storage;
 use crate::tls::ServerTls;

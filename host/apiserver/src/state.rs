@@ -1,11 +1,24 @@
 //! The state that all requests share.
 
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
-use crate::api::RequestHandler;
 use crate::faults::{FaultInjector, VerbCounters};
+use crate::registry::KindRegistry;
+use crate::storage::Storage;
 use crate::tls::ServerTls;
+
+/// Objects and kinds, and the verbs on them.
+#[derive(Debug)]
+pub struct RequestHandler {
+    /// Objects.
+    pub storage: Storage,
+    /// Kinds.
+    pub registry: KindRegistry,
+    /// Number of addresses that were allocated.
+    pub allocated: AtomicU32,
+}
 
 /// The state that all requests share.
 #[derive(Debug)]

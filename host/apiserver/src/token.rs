@@ -4,8 +4,8 @@ use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::{HeaderMap, header};
 use serde_json::{Value, json};
 
-use crate::api::RequestHandler;
 use crate::rbac::RequestUser;
+use crate::state::RequestHandler;
 use crate::storage::{GroupResource, StoredKey};
 
 /// The token in the kubeconfig of this server, of its administrator.

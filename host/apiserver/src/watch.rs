@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use crate::api::RequestHandler;
 use crate::kind::{ServedKind, ServedVersion};
 use crate::request::{ListOptions, ResponseShape};
+use crate::state::RequestHandler;
 use crate::state::ServerState;
 use crate::status::StatusError;
 use crate::storage::{ObjectWrite, StoredObject};
