@@ -53,6 +53,8 @@ impl PgoStage {
                 format!("-Cprofile-use={}", profile.display()),
                 // In sections of their own, functions that are never executed share no page with others.
                 "-Clink-arg=-Wl,-z,keep-text-section-prefix".into(),
+                // As do the parts of functions that are not.
+                "-Cllvm-args=-split-machine-functions".into(),
             ],
         }
     }

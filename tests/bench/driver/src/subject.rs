@@ -199,6 +199,8 @@ fn ostler_command(
     command.arg("--cache-dir").arg(stage.folder.join("compiled"));
     command.arg("--ready-file").arg(folder.join(READY_FILE));
     command.env("NO_COLOR", "1");
+    // As the image has it.
+    command.env("MALLOC_ARENA_MAX", "2");
     Ok(command)
 }
 
