@@ -88,10 +88,9 @@ impl RequestHandler {
         }
         let counted = |object| iter_generation_fields(object, context.version.status);
         // Metadata counts, too, where the strategy of the kind compares it.
-        let of_kind = context.subresource.is_empty();
-        let mut counted_metadata = strategy.counted_metadata.iter().filter(|_| of_kind);
-        let is_marked =
-            counted_metadata.any(|field| shown["metadata"][field] != candidate["metadata"][field]);
+        let mut counted_metadata = strategy.counted_metadata.iter();
+        let is_marked = context.subresource.is_empty()
+            && counted_metadata.any(|field| shown["metadata"][field] != candidate["metadata"][field]);
         if context.kind.generations && (is_marked || !counted(shown).eq(counted(candidate))) {
             candidate["metadata"]["generation"] =
                 (shown["metadata"]["generation"].as_i64().unwrap_or_default() + 1).into();
@@ -108,6 +107,10 @@ impl RequestHandler {
         }
         if live.is_terminating() && is_removable(candidate) {
             return Ok(EditResult::Removed);
+        }
+        // A link is never stored. That of a dry run is shown, as is that of a write that has let the object go.
+        if !context.dry_run {
+            set_field(&mut candidate["metadata"], "selfLink", None);
         }
         candidate["metadata"]["resourceVersion"] = shown["metadata"]["resourceVersion"].clone();
         if !context.kind.custom {
@@ -161,21 +164,9 @@ impl RequestHandler {
         if context.version.status && context.subresource.is_empty() {
             set_field(candidate, "status", shown.get("status").cloned());
         }
-        // A link that is not stored is shown: that of a dry run, and of a write that lets the object go.
-        let is_removed = shown["metadata"]["deletionTimestamp"].is_string() && is_removable(candidate);
-        let is_stored = !context.dry_run && !is_removed;
-        for field in [
-            "name",
-            "namespace",
-            "uid",
-            "creationTimestamp",
-            "generation",
-            "selfLink",
-        ] {
-            if field != "selfLink" || is_stored {
-                let kept = shown["metadata"].get(field).cloned();
-                set_field(&mut candidate["metadata"], field, kept);
-            }
+        for field in ["name", "namespace", "uid", "creationTimestamp", "generation"] {
+            let kept = shown["metadata"].get(field).cloned();
+            set_field(&mut candidate["metadata"], field, kept);
         }
         // An object in deletion stays in it. One that is not cannot be sent there by a write, which is an error.
         if let Some(kept) = shown["metadata"].get("deletionTimestamp") {

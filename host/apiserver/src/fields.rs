@@ -500,21 +500,23 @@ fn is_empty_keyed_list(schema: &Schema, value: &Value) -> bool {
     matches!(structure_of(schema, value), Structure::List(items) if items.is_empty())
 }
 
-/// Returns true for an object with a field in which nothing has a path: an empty list of items with paths, or such lists only.
+/// Returns true for an object with a declared field in which nothing has a path.
 fn has_pathless_field(schema: &Schema, value: &Value) -> bool {
-    let unknown = Schema::default();
-    let has_no_path = |below: &Schema, value: &Value| match value {
-        Value::Object(fields) if !fields.is_empty() && !below.is_atomic_map() => {
-            fields.iter().all(|(name, value)| {
-                below.declares(name) && is_empty_keyed_list(field_schema(below, &unknown, name), value)
-            })
-        }
-        _ => is_empty_keyed_list(below, value),
-    };
     let mut fields = value.as_object().into_iter().flatten();
-    fields.any(|(name, value)| {
-        schema.declares(name) && has_no_path(field_schema(schema, &unknown, name), value)
-    })
+    fields.any(|(name, value)| is_pathless_field(schema, name, value))
+}
+
+/// Returns true for a declared field that is an empty list of items with paths, or that has no other fields than such.
+fn is_pathless_field(schema: &Schema, name: &str, value: &Value) -> bool {
+    let unknown = Schema::default();
+    let below = field_schema(schema, &unknown, name);
+    schema.declares(name)
+        && match value {
+            Value::Object(fields) if !fields.is_empty() && !below.is_atomic_map() => fields
+                .iter()
+                .all(|(name, value)| is_pathless_field(below, name, value)),
+            _ => is_empty_keyed_list(below, value),
+        }
 }
 
 fn is_empty_container(value: &Value) -> bool {

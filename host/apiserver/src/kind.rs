@@ -1,6 +1,6 @@
 //! Kinds: resource names, versions with their schemas, and printer columns.
 
-use ostler_schema::{FieldError, Rules, SchemaNode, TypeMeta};
+use ostler_schema::{FieldError, ROOT_PATH, Rules, SchemaNode, TypeMeta};
 use serde_json::Value;
 
 use crate::metadata::validate_embedded_metadata;
@@ -178,7 +178,7 @@ impl ServedKind {
         if let Some(rules) = &version.rules {
             if errors.iter().chain(known).any(blocks_rules) {
                 let why = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
-                errors.push(FieldError::invalid("<nil>", &Value::Null, why));
+                errors.push(FieldError::invalid(ROOT_PATH, &Value::Null, why));
             } else {
                 let meta = TypeMeta {
                     group: self.resource.group.clone(),

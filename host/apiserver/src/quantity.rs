@@ -23,32 +23,14 @@ const BINARY_SUFFIXES: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 
 /// Brings the quantities of an object into their form. A text that is none stays as it is.
 pub fn unify_quantities(schema: &Schema, value: &mut Value) {
-    match value {
-        Value::String(text) if schema.is_quantity() => {
-            if let Some(unified) = format_quantity(text) {
-                *text = unified;
-            }
-        }
-        Value::Number(number) if schema.is_quantity() => {
-            let text = number.to_string();
-            *value = format_quantity(&text).unwrap_or(text).into();
-        }
-        Value::Object(fields) => {
-            for (name, value) in fields {
-                if let Some(field) = schema.field(name) {
-                    unify_quantities(field, value);
-                }
-            }
-        }
-        Value::Array(items) => {
-            if let Some(item_schema) = schema.items.as_deref() {
-                items
-                    .iter_mut()
-                    .for_each(|item| unify_quantities(item_schema, item));
-            }
-        }
-        _ => {}
-    }
+    schema.change_parts(value, &|schema, value| {
+        let text = match value {
+            Value::String(text) if schema.is_quantity() => text.clone(),
+            Value::Number(number) if schema.is_quantity() => number.to_string(),
+            _ => return,
+        };
+        *value = format_quantity(&text).unwrap_or(text).into();
+    });
 }
 
 /// Returns what is wrong with the first text of an object that should be a quantity and is none.
@@ -84,13 +66,10 @@ pub fn compare_quantities(one: &str, other: &str) -> Option<Ordering> {
 
 /// Parses a quantity as billionths.
 fn parse_quantity(text: &str) -> Option<i128> {
-    let split = text
-        .find(|c: char| !c.is_ascii_digit() && !matches!(c, '.' | '-' | '+'))
-        .unwrap_or(text.len());
-    let (number, suffix) = text.split_at(split);
+    let (number, suffix) = split_suffix(text);
     let (digits, places) = parse_number(number)?;
-    let (numerator, power) = match BINARY_SUFFIXES.iter().skip(1).position(|known| *known == suffix) {
-        Some(index) => (1024_i128.checked_pow(u32::try_from(index + 1).ok()?)?, 9),
+    let (numerator, power) = match binary_power(suffix) {
+        Some(power) => (1024_i128.checked_pow(u32::try_from(power).ok()?)?, 9),
         None => match suffix
             .strip_prefix(['e', 'E'])
             .filter(|exponent| !exponent.is_empty())
@@ -115,30 +94,35 @@ fn parse_quantity(text: &str) -> Option<i128> {
 /// Formats a quantity with the largest suffix, or exponent, that needs no fraction; `None` for a text that is none. A text of a
 /// number that needs no other suffix stays as it is, such as `+1`, `01k` or `1e+3`.
 fn format_quantity(text: &str) -> Option<String> {
-    let split = text
-        .find(|c: char| !c.is_ascii_digit() && !matches!(c, '.' | '-' | '+'))
-        .unwrap_or(text.len());
-    let (number, suffix) = text.split_at(split);
-    if let Some(index) = BINARY_SUFFIXES.iter().skip(1).position(|known| *known == suffix) {
-        let formatted = format_binary(number, index + 1)?;
-        return Some(if is_whole_binary(number, index + 1) {
-            text.to_owned()
-        } else {
-            formatted
-        });
-    }
-    let (formatted, exponent) = match DECIMAL_SUFFIXES.iter().find(|(known, _)| *known == suffix) {
-        Some((_, power)) => (format_decimal(number, *power)?, i32::try_from(*power).ok()? - 9),
-        None => {
-            let exponent = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
-            (format_exponent(number, exponent)?, exponent)
-        }
-    };
-    Some(if is_whole_decimal(number, exponent) {
-        text.to_owned()
+    let (number, suffix) = split_suffix(text);
+    let (formatted, is_kept) = if let Some(power) = binary_power(suffix) {
+        (format_binary(number, power)?, is_whole_binary(number, power))
+    } else if let Some((_, power)) = DECIMAL_SUFFIXES.iter().find(|(known, _)| *known == suffix) {
+        let exponent = i32::try_from(*power).ok()? - 9;
+        (
+            format_decimal(number, *power)?,
+            is_whole_decimal(number, exponent),
+        )
     } else {
-        formatted
-    })
+        let exponent = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
+        (
+            format_exponent(number, exponent)?,
+            is_whole_decimal(number, exponent),
+        )
+    };
+    Some(if is_kept { text.to_owned() } else { formatted })
+}
+
+/// Splits a quantity into its number and its suffix or exponent.
+fn split_suffix(text: &str) -> (&str, &str) {
+    let is_suffix = |c: char| !c.is_ascii_digit() && !matches!(c, '.' | '-' | '+');
+    text.split_at(text.find(is_suffix).unwrap_or(text.len()))
+}
+
+/// Returns the power of 1024 that a suffix stands for; `None` for a decimal one.
+fn binary_power(suffix: &str) -> Option<usize> {
+    let power = BINARY_SUFFIXES.iter().position(|known| *known == suffix);
+    power.filter(|power| *power > 0)
 }
 
 /// Largest count of digits of a quantity that the API server parses as an integer with an exponent.

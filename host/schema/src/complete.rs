@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::keywords::subschemas;
 use crate::{FieldError, Schema};
 
 /// A value with its defaults, and everything that is wrong with it.
@@ -58,12 +59,7 @@ fn find_rules(declared: &Value, path: &str) -> Option<String> {
     if !declared["x-kubernetes-validations"].is_null() {
         return Some(path.to_owned());
     }
-    let properties = declared["properties"].as_object().into_iter().flatten();
-    let below = ["items", "additionalProperties"].map(|keyword| (keyword, &declared[keyword]));
-    properties
-        .map(|(name, schema)| (name.as_str(), schema))
-        .chain(below)
-        .find_map(|(name, schema)| find_rules(schema, &crate::field_path(path, name)))
+    subschemas(declared).find_map(|(name, schema)| find_rules(schema, &crate::field_path(path, name)))
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde_json::Value;
 
+use crate::field_path::join_path;
+
 /// A violated rule, as in the causes of a 422 `Invalid` response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldError {
@@ -15,7 +17,19 @@ pub struct FieldError {
     pub message: String,
 }
 
+/// Path of the root, as the API server prints it.
+pub const ROOT_PATH: &str = "<nil>";
+
 impl FieldError {
+    /// The error at the path of its value in another one.
+    pub fn below(self, path: &str) -> Self {
+        let field = match self.field.as_str() {
+            ROOT_PATH => path.to_owned(),
+            field => join_path(path, field),
+        };
+        Self { field, ..self }
+    }
+
     /// `Required value: …`; the explanation may be empty.
     pub fn required(field: &str, explanation: &str) -> Self {
         let message = if explanation.is_empty() {

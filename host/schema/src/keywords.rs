@@ -23,6 +23,15 @@ pub(crate) fn properties(declared: &Value) -> impl Iterator<Item = (&String, &Va
     declared["properties"].as_object().into_iter().flatten()
 }
 
+/// Iterates over the schemas of fields, items and map values below a schema, with the name of the field or the keyword.
+pub(crate) fn subschemas(declared: &Value) -> impl Iterator<Item = (&str, &Value)> {
+    let below = ["items", "additionalProperties"].map(|keyword| (keyword, &declared[keyword]));
+    properties(declared)
+        .map(|(name, schema)| (name.as_str(), schema))
+        .chain(below)
+        .filter(|(_, schema)| schema.is_object())
+}
+
 /// Iterates over the alternatives of a schema: the keyword, the index where it has several, and the schema.
 pub(crate) fn alternatives(declared: &Value) -> impl Iterator<Item = (&'static str, Option<usize>, &Value)> {
     let lists = ["allOf", "anyOf", "oneOf"].into_iter().flat_map(move |keyword| {

@@ -41,7 +41,7 @@ mod typing;
 mod validation;
 
 pub use complete::{Completed, InvalidSchema, complete_value};
-pub use field_error::FieldError;
+pub use field_error::{FieldError, ROOT_PATH};
 pub use field_path::find_declared_field;
 pub use format::{is_dns_label, is_dns_subdomain};
 #[cfg(feature = "cel")]

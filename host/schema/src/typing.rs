@@ -23,11 +23,35 @@ impl Schema {
         self.kind.is_none() && has("string") && has("number")
     }
 
+    /// Changes each part of a value that is declared, with its schema: a part before those below it.
+    pub fn change_parts(&self, value: &mut Value, change: &dyn Fn(&Self, &mut Value)) {
+        change(self, value);
+        match value {
+            Value::Object(fields) => {
+                for (name, value) in fields {
+                    if let Some(field) = self.field(name) {
+                        field.change_parts(value, change);
+                    }
+                }
+            }
+            Value::Array(items) => {
+                if let Some(item_schema) = self.items.as_deref() {
+                    items
+                        .iter_mut()
+                        .for_each(|item| item_schema.change_parts(item, change));
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// Cuts integers off to their formats, as Go converts numbers.
     pub fn cut_integers(&self, value: &mut Value) {
-        match value {
-            Value::Number(number)
-                if self.kind.as_deref() == Some("integer") && self.format.as_deref() == Some("int32") =>
+        self.change_parts(value, &|schema, value| {
+            let is_short =
+                schema.kind.as_deref() == Some("integer") && schema.format.as_deref() == Some("int32");
+            if let Value::Number(number) = value
+                && is_short
             {
                 let low = number.as_i64().map(|whole| whole as i32);
                 // Of a number without a fraction that no integer holds nothing is left.
@@ -36,26 +60,15 @@ impl Schema {
                     *value = low.into();
                 }
             }
-            Value::Object(fields) => {
-                for (name, value) in fields {
-                    if let Some(field) = self.field(name) {
-                        field.cut_integers(value);
-                    }
-                }
-            }
-            Value::Array(items) => {
-                if let Some(item_schema) = self.items.as_deref() {
-                    items.iter_mut().for_each(|item| item_schema.cut_integers(item));
-                }
-            }
-            _ => {}
-        }
+        });
     }
 
     /// Encodes lists of bytes, which Go decodes as bytes too, in base64.
     pub fn encode_byte_lists(&self, value: &mut Value) {
-        match value {
-            Value::Array(items) if self.format.as_deref() == Some("byte") => {
+        self.change_parts(value, &|schema, value| {
+            if let Value::Array(items) = value
+                && schema.format.as_deref() == Some("byte")
+            {
                 // As into any list of numbers, a null is decoded as zero.
                 let bytes: Vec<u8> = items
                     .iter()
@@ -63,22 +76,7 @@ impl Schema {
                     .collect();
                 *value = STANDARD.encode(bytes).into();
             }
-            Value::Array(items) => {
-                if let Some(item_schema) = self.items.as_deref() {
-                    items
-                        .iter_mut()
-                        .for_each(|item| item_schema.encode_byte_lists(item));
-                }
-            }
-            Value::Object(fields) => {
-                for (name, value) in fields {
-                    if let Some(field) = self.field(name) {
-                        field.encode_byte_lists(value);
-                    }
-                }
-            }
-            _ => {}
-        }
+        });
     }
 
     /// The first part of a value that server-side apply cannot merge by the schema, as `FIELD: WHY`: one of another shape, or an

@@ -1,10 +1,13 @@
 //! Validation of a value against a schema, with the error texts of the API server.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use serde_json::{Map, Value};
 
-use crate::{AdditionalProperties, FieldError, ListType, Schema, field_path, format::matches_format};
+use crate::{
+    AdditionalProperties, FieldError, ListType, ROOT_PATH, Schema, field_path, format::matches_format,
+};
 
 /// Largest integer that a floating-point number holds exactly: a larger one without a fraction does not count as an integer.
 const MAX_EXACT_INTEGER: f64 = 9_007_199_254_740_991.0;
@@ -48,7 +51,7 @@ impl<'a> Report<'a> {
     fn new(path: &'a str) -> Self {
         Self {
             // How the API server prints the path of a whole object.
-            root: if path.is_empty() { "<nil>" } else { path },
+            root: if path.is_empty() { ROOT_PATH } else { path },
             errors: Vec::new(),
         }
     }
@@ -167,12 +170,31 @@ fn number_format(value: &Value) -> &'static str {
     }
 }
 
-/// The item of the old list that a keyed item corresponds to. Items of other lists correspond to none.
-pub(crate) fn find_old_item<'a>(schema: &Schema, old: Option<&'a Value>, item: &Value) -> Option<&'a Value> {
-    let is_keyed = schema.list_type() == ListType::Map;
-    let old = old?.as_array().filter(|_| is_keyed)?;
-    let element = schema.item_path_element(item);
-    old.iter().find(|old| schema.item_path_element(old) == element)
+/// The old items of a keyed list, by their keys. Items of other lists have no old ones.
+pub(crate) struct OldItems<'a> {
+    list: &'a Schema,
+    by_key: HashMap<String, &'a Value>,
+}
+
+impl<'a> OldItems<'a> {
+    pub(crate) fn new(list: &'a Schema, old: Option<&'a Value>) -> Self {
+        let is_keyed = list.list_type() == ListType::Map;
+        let old = old.and_then(Value::as_array).filter(|_| is_keyed);
+        // The first one of a key is taken.
+        let items = old.into_iter().flatten().rev();
+        Self {
+            list,
+            by_key: items.map(|item| (list.item_path_element(item), item)).collect(),
+        }
+    }
+
+    /// The old item of the same key.
+    pub(crate) fn find(&self, item: &Value) -> Option<&'a Value> {
+        if self.by_key.is_empty() {
+            return None;
+        }
+        self.by_key.get(&self.list.item_path_element(item)).copied()
+    }
 }
 
 /// The constraints of one schema on one value.
@@ -286,12 +308,12 @@ impl Constraints<'_, '_> {
 
     fn validate_array(&mut self, items: &[Value]) {
         if let Some(item_schema) = self.schema.items.as_deref() {
+            let old_items = OldItems::new(self.schema, self.old);
             for (index, item) in items.iter().enumerate() {
-                let old = find_old_item(self.schema, self.old, item);
                 validate_value(
                     item_schema,
                     item,
-                    old,
+                    old_items.find(item),
                     &format!("{}[{index}]", self.path),
                     self.report,
                 );

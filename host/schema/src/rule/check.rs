@@ -6,7 +6,6 @@ use serde_json::Value;
 
 use super::cost::estimate_cost;
 use super::declaration::DeclaredValue;
-use super::evaluation::place_below;
 use super::types::{ExpressionTypes, RuleType};
 use super::{RuleCost, RuleFindings, Rules, TypeMeta, rules};
 use crate::FieldError;
@@ -205,7 +204,7 @@ pub(crate) fn check_rules_of_value(declared: &Value, value: &Value, path: &str) 
         kind: String::new(),
     };
     let broken = rules.map_or_else(Vec::new, |rules| rules.validate(value, Some(value), meta));
-    broken.into_iter().map(|error| place_below(path, error)).collect()
+    broken.into_iter().map(|error| error.below(path)).collect()
 }
 
 fn collect_rule_errors(declared: &Value, value: &Value, path: &str, errors: &mut Vec<FieldError>) {

@@ -3,14 +3,11 @@
 use kube_cel::{CompiledSchema, ErrorKind, RootContext, ValidationError, ValidationErrors, Validator};
 use serde_json::Value;
 
-use super::keyed_items::{KeyedItems, PathStep};
-use super::rules;
+use super::conversion::{KeyedList, ListAtPath, convert_schema};
 use super::value::{reorder_items, without_null_fields};
-use crate::field_path::join_path;
-use crate::{FieldError, Schema};
-
-/// Path of the root, as the API server prints it.
-const ROOT: &str = "<nil>";
+use super::{RULES, rules};
+use crate::validation::OldItems;
+use crate::{FieldError, ROOT_PATH, Schema};
 
 /// The compiled CEL rules of a schema.
 #[derive(Debug)]
@@ -20,7 +17,6 @@ pub struct Rules {
     keyed_items: Vec<KeyedItems>,
     /// Expressions of rules with the path at which they report a violation.
     reported_paths: Vec<(String, String)>,
-    declared: Value,
     schema: Schema,
 }
 
@@ -45,13 +41,12 @@ impl Rules {
         let schema = Schema::parse(declared).ok()?;
         let mut reported_paths = Vec::new();
         collect_reported_paths(declared, &mut reported_paths);
-        let mut evaluated = EvaluatedSchema::default();
-        let compiled = kube_cel::compile_schema(&evaluated.convert(declared));
+        let converted = convert_schema(declared);
+        let keyed_lists = converted.keyed_lists.into_iter();
         Some(Self {
-            compiled,
-            keyed_items: evaluated.keyed_items,
+            compiled: kube_cel::compile_schema(&converted.schema),
+            keyed_items: keyed_lists.filter_map(KeyedItems::compile).collect(),
             reported_paths,
-            declared: declared.clone(),
             schema,
         })
     }
@@ -89,14 +84,14 @@ impl Rules {
             return None;
         }
         let at = self.find_value_path(error);
-        let (place, evaluated) = locate(&self.declared, value, at);
+        let (place, evaluated) = locate(&self.schema, value, at);
         if evaluated == Some(&Value::Null) {
             // The API server evaluates no rule for a null.
             return None;
         }
         // A rule that could not be evaluated is reported at the value itself, not at the path for its violations.
         let (shown, reported) = match error.kind {
-            ErrorKind::ValidationFailure => locate(&self.declared, value, &error.field_path),
+            ErrorKind::ValidationFailure => locate(&self.schema, value, &error.field_path),
             _ => (place, evaluated),
         };
         Some(describe_violation(
@@ -114,88 +109,36 @@ impl Rules {
     }
 }
 
-/// Keyword of the rules of a schema.
-const RULES: &str = "x-kubernetes-validations";
-
-/// The conversion of a schema into what kube-cel evaluates as a whole: without defaults, which kube-cel would fill in, although
-/// objects have them already, and without the rules of keyed items, for which it takes the old item of the same index.
-#[derive(Default)]
-struct EvaluatedSchema {
-    steps: Vec<PathStep>,
-    keyed_items: Vec<KeyedItems>,
+/// The rules of the items of a keyed list that name the old item: it is the one of the same key, at whatever index.
+#[derive(Debug)]
+struct KeyedItems {
+    list: KeyedList,
+    schema: Schema,
+    rules: Rules,
 }
 
-impl EvaluatedSchema {
-    fn convert(&mut self, declared: &Value) -> Value {
-        convert_keywords(declared, &["default"], &mut |keyword, below| match keyword {
-            SchemaKeyword::Property(name) => self.convert_below(PathStep::Field(name.to_owned()), below),
-            SchemaKeyword::Values => self.convert_below(PathStep::Values, below),
-            SchemaKeyword::Items => match KeyedItems::compile(declared, &self.steps) {
-                Some(items) => {
-                    self.keyed_items.push(items);
-                    without_keywords(below, &["default", RULES])
-                }
-                None => without_keywords(below, &["default"]),
-            },
+impl KeyedItems {
+    fn compile(list: KeyedList) -> Option<Self> {
+        Some(Self {
+            schema: Schema::parse(&list.declared).ok()?,
+            rules: Rules::compile(&list.declared["items"])?,
+            list,
         })
     }
 
-    fn convert_below(&mut self, step: PathStep, declared: &Value) -> Value {
-        self.steps.push(step);
-        let converted = self.convert(declared);
-        self.steps.pop();
-        converted
+    /// Evaluates the rules on all items below a value.
+    fn validate(&self, value: &Value, old: Option<&Value>, meta: &TypeMeta) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        for ListAtPath { path, items, old } in self.list.find_in(value, old) {
+            let old_items = OldItems::new(&self.schema, old);
+            for (index, item) in items.iter().enumerate() {
+                let place = format!("{path}[{index}]");
+                let found = self.rules.validate(item, old_items.find(item), meta.clone());
+                errors.extend(found.into_iter().map(|error| error.below(&place)));
+            }
+        }
+        errors
     }
-}
-
-/// A keyword that holds another schema.
-enum SchemaKeyword<'a> {
-    Property(&'a str),
-    Values,
-    Items,
-}
-
-/// Returns a schema without some of its keywords, and with those below it converted.
-fn convert_keywords(
-    declared: &Value,
-    dropped: &[&str],
-    convert: &mut dyn FnMut(SchemaKeyword<'_>, &Value) -> Value,
-) -> Value {
-    let Value::Object(keywords) = declared else {
-        return declared.clone();
-    };
-    let kept = keywords
-        .iter()
-        .filter(|(keyword, _)| !dropped.contains(&keyword.as_str()));
-    let convert_keyword = |(keyword, value): (&String, &Value)| {
-        let value = match (keyword.as_str(), value) {
-            ("properties", Value::Object(properties)) => properties
-                .iter()
-                .map(|(name, below)| (name.clone(), convert(SchemaKeyword::Property(name), below)))
-                .collect(),
-            ("additionalProperties", below) => convert(SchemaKeyword::Values, below),
-            ("items", below) => convert(SchemaKeyword::Items, below),
-            _ => value.clone(),
-        };
-        (keyword.clone(), value)
-    };
-    kept.map(convert_keyword).collect()
-}
-
-/// Returns a schema without some keywords in it and in those below it.
-fn without_keywords(declared: &Value, dropped: &[&str]) -> Value {
-    convert_keywords(declared, dropped, &mut |_, below| {
-        without_keywords(below, dropped)
-    })
-}
-
-/// Moves an error of a value to the path of the value in another one.
-pub(super) fn place_below(path: &str, error: FieldError) -> FieldError {
-    let field = match error.field.as_str() {
-        ROOT => path.to_owned(),
-        field => join_path(path, field),
-    };
-    FieldError { field, ..error }
 }
 
 /// Collects the expressions of the rules below a schema that report their violations at another path.
@@ -218,8 +161,8 @@ fn collect_reported_paths(declared: &Value, paths: &mut Vec<(String, String)>) {
 
 /// Follows a path such as `spec.labels.a` or `spec.list[0].name`. Returns it as the API server writes it, with the keys of maps in brackets
 /// (`spec.labels[a]`), and the value there, if there is one.
-fn locate<'a>(mut declared: &Value, mut value: &'a Value, path: &str) -> (String, Option<&'a Value>) {
-    let (mut shown, mut rest) = (String::new(), path);
+fn locate<'a>(schema: &Schema, mut value: &'a Value, path: &str) -> (String, Option<&'a Value>) {
+    let (mut schema, mut shown, mut rest) = (Some(schema), String::new(), path);
     loop {
         let name = rest.trim_start_matches('.');
         if name.is_empty() {
@@ -235,17 +178,17 @@ fn locate<'a>(mut declared: &Value, mut value: &'a Value, path: &str) -> (String
         let index = name.strip_prefix('[').and_then(|index| index.split_once(']'));
         let item = index.and_then(|(index, after)| Some((value.get(index.parse::<usize>().ok()?)?, after)));
         if let Some(key) = key {
-            let property = declared["properties"].get(key);
+            let property = schema.and_then(|schema| schema.properties.get(key));
             match property {
                 None => shown.push_str(&format!("[{key}]")),
                 Some(_) if shown.is_empty() => shown.push_str(key),
                 Some(_) => shown.push_str(&format!(".{key}")),
             }
-            declared = property.unwrap_or(&declared["additionalProperties"]);
+            schema = schema.and_then(|schema| schema.field(key));
             (value, rest) = (&value[key], &name[key.len()..]);
         } else if let Some((item, after)) = item {
             shown.push_str(&name[..name.len() - after.len()]);
-            declared = &declared["items"];
+            schema = schema.and_then(|schema| schema.items.as_deref());
             (value, rest) = (item, after);
         } else {
             // A field that is missing, which a rule names.
@@ -256,7 +199,7 @@ fn locate<'a>(mut declared: &Value, mut value: &'a Value, path: &str) -> (String
 }
 
 fn describe_violation(error: &ValidationError, path: &str, value: &Value) -> FieldError {
-    let field = if path.is_empty() { ROOT } else { path };
+    let field = if path.is_empty() { ROOT_PATH } else { path };
     match error.reason.as_deref() {
         Some("FieldValueForbidden") => FieldError::forbidden(field, &error.message),
         Some("FieldValueRequired") => FieldError::required(field, &error.message),
@@ -381,13 +324,14 @@ mod tests {
             "list": {"items": {"properties": {"name": {}}}},
             "map": {"additionalProperties": {"properties": {"c": {}}}},
         }}}});
+        let schema = Schema::parse(&declared).unwrap();
         for (path, shown, value) in [
             ("spec.list[1].name", "spec.list[1].name", Some(json!("b"))),
             ("spec.list[7].name", "spec.list[7].name", None),
             ("spec.map.a.b.c", "spec.map[a.b].c", Some(json!(1))),
             ("spec.other", "spec.other", None),
         ] {
-            assert_eq!(locate(&declared, &root, path), (shown.to_owned(), value.as_ref()));
+            assert_eq!(locate(&schema, &root, path), (shown.to_owned(), value.as_ref()));
         }
     }
 }

@@ -6,6 +6,8 @@ mod call_cost;
 #[cfg(feature = "cel")]
 mod check;
 #[cfg(feature = "cel")]
+mod conversion;
+#[cfg(feature = "cel")]
 mod cost;
 #[cfg(feature = "cel")]
 mod declaration;
@@ -14,8 +16,6 @@ mod evaluation;
 mod fields;
 #[cfg(feature = "cel")]
 mod function;
-#[cfg(feature = "cel")]
-mod keyed_items;
 #[cfg(feature = "cel")]
 mod size;
 #[cfg(feature = "cel")]
@@ -54,11 +54,11 @@ pub(crate) struct RuleCost {
     pub(crate) cost: u64,
 }
 
+/// Keyword of the rules of a schema.
+const RULES: &str = "x-kubernetes-validations";
+
 fn rules(declared: &Value) -> impl Iterator<Item = &Value> {
-    declared["x-kubernetes-validations"]
-        .as_array()
-        .into_iter()
-        .flatten()
+    declared[RULES].as_array().into_iter().flatten()
 }
 
 /// The checks of a build that does not evaluate rules.

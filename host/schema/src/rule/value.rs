@@ -1,5 +1,7 @@
 //! Values as rules see them.
 
+use std::collections::HashMap;
+
 use serde_json::Value;
 
 use crate::{ListType, Schema};
@@ -46,11 +48,11 @@ pub(super) fn reorder_items(schema: &Schema, old: &Value, new: &Value) -> Value 
             fields.iter().map(convert).collect()
         }
         (Value::Array(items), Value::Array(new)) if schema.list_type() != ListType::Atomic => {
-            let place = |item: &Value| {
-                let element = schema.item_path_element(item);
-                new.iter()
-                    .position(|new| schema.item_path_element(new) == element)
-            };
+            let places = new.iter().enumerate().rev();
+            let places: HashMap<String, usize> = places
+                .map(|(place, item)| (schema.item_path_element(item), place))
+                .collect();
+            let place = |item: &Value| places.get(&schema.item_path_element(item)).copied();
             let mut placed: Vec<(Option<usize>, &Value)> =
                 items.iter().map(|item| (place(item), item)).collect();
             placed.sort_by_key(|(place, _)| place.unwrap_or(usize::MAX));
