@@ -394,7 +394,7 @@ fn build_explanation(
         .causes
         .iter()
         .skip(scheduled.causes.len().saturating_sub(MAX_CAUSES));
-    let finalizers = || object.finalizers.iter().map(ToString::to_string);
+    let finalizers = || object.finalizers().iter().map(ToString::to_string);
     ObjectExplanation {
         kind: key.gvk.to_string(),
         namespace: facts.namespace,

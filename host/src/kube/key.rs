@@ -28,6 +28,7 @@ struct Interner<T> {
 }
 
 static KINDS: LazyLock<Mutex<Interner<Arc<GvkParts>>>> = LazyLock::new(Mutex::default);
+static NAMESPACED_KINDS: LazyLock<Mutex<Interner<Arc<NamespacedKind>>>> = LazyLock::new(Mutex::default);
 static NAMESPACES: LazyLock<Mutex<Interner<Arc<str>>>> = LazyLock::new(Mutex::default);
 /// Shared, so that no reference allocates its own empty string.
 static EMPTY_NAME: LazyLock<Arc<str>> = LazyLock::new(|| "".into());
@@ -203,17 +204,31 @@ pub type ObjectMap<V> = HashMap<ObjectRef, V, FxBuildHasher>;
 pub struct ObjectRef(Arc<ObjectRefParts>);
 
 /// The parts of an [`ObjectRef`].
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectRefParts {
-    /// Its kind.
-    pub gvk: Gvk,
-    /// The cluster it lives in; empty for the host's own.
-    pub cluster: Arc<str>,
-    /// Its namespace; empty for cluster-scoped objects.
-    pub namespace: Arc<str>,
+    /// Interned, because the objects of a kind and a namespace are many.
+    namespaced_kind: Arc<NamespacedKind>,
     /// Its name.
     pub name: Arc<str>,
     hash: u64,
+}
+
+/// What the references of all objects of a kind in a namespace have in common.
+#[derive(Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NamespacedKind {
+    /// The kind.
+    pub gvk: Gvk,
+    /// The cluster; empty for the host's own.
+    pub cluster: Arc<str>,
+    /// The namespace; empty for cluster-scoped objects.
+    pub namespace: Arc<str>,
+}
+
+impl Deref for ObjectRefParts {
+    type Target = NamespacedKind;
+    fn deref(&self) -> &NamespacedKind {
+        &self.namespaced_kind
+    }
 }
 
 impl Deref for ObjectRef {
@@ -273,11 +288,14 @@ impl ObjectRef {
     pub fn new_in_cluster(gvk: Gvk, cluster: Arc<str>, namespace: Arc<str>, name: Arc<str>) -> Self {
         // Random per process, so that names cannot be chosen to collide.
         static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-        let hash = SEED.hash_one((&gvk, &cluster, &namespace, &name));
-        Self(Arc::new(ObjectRefParts {
+        let namespaced_kind = NAMESPACED_KINDS.lock().intern(NamespacedKind {
             gvk,
             cluster,
             namespace,
+        });
+        let hash = SEED.hash_one((Arc::as_ptr(&namespaced_kind), &name));
+        Self(Arc::new(ObjectRefParts {
+            namespaced_kind,
             name,
             hash,
         }))
@@ -293,9 +311,7 @@ impl ObjectRef {
         if self.cluster == *cluster {
             return self;
         }
-        let ObjectRefParts {
-            gvk, namespace, name, ..
-        } = &*self.0;
+        let (gvk, namespace, name) = (&self.gvk, &self.namespace, &self.name);
         Self::new_in_cluster(gvk.clone(), cluster.clone(), namespace.clone(), name.clone())
     }
 }
@@ -394,7 +410,7 @@ mod tests {
             ObjectRef::new(gvk, "n", "b"),
         );
         assert!(Arc::ptr_eq(&a.cluster, &b.cluster) && Arc::ptr_eq(&a.namespace, &b.namespace));
-        assert_eq!((size_of::<ObjectRef>(), size_of::<ObjectRefParts>()), (8, 64));
+        assert_eq!((size_of::<ObjectRef>(), size_of::<ObjectRefParts>()), (8, 32));
     }
 
     #[test]

@@ -21,7 +21,7 @@ use self::depth::DeepField;
 pub use self::json::{Dictionary, Json};
 use crate::kube::{
     key::{Gvk, ObjectRef},
-    well_known::{bookkeeping::APPLIED, condition_type},
+    well_known::{bookkeeping::HELD_BY, condition_type},
 };
 
 /// Labels of an object, sorted by key and stored as one string, because there are many of them in the cache.
@@ -75,18 +75,20 @@ pub struct KubeObject {
     pub generation: i64,
     /// Its labels.
     pub labels: Labels,
-    /// Its finalizers.
-    pub finalizers: Box<[Box<str>]>,
-    /// Time at which its deletion was requested (RFC 3339).
-    pub deletion_timestamp: Option<Box<str>>,
-    /// The annotations that are addressed to the host (`ostler.dev/…`).
-    annotations: Box<[(Box<str>, Box<str>)]>,
+    /// The fields that few objects have.
+    rare: Option<Box<RareFields>>,
     /// A digest of the desired state: everything but `status` and the bookkeeping in `metadata`. It stays the same
     /// when only the status is written.
     pub intent: u64,
-    /// The fields that are nested too deeply to be parsed (`spec.instanceVars is nested 140 levels deep, …`). Their
-    /// top-level field is missing in `json`, so that no reader of this object can fail on it.
-    pub unreadable: Option<Box<str>>,
+}
+
+/// Fields that few objects have. Most of the many cached objects save their size by one pointer.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct RareFields {
+    finalizers: Box<[Box<str>]>,
+    deletion_timestamp: Option<Box<str>>,
+    annotations: Box<[(Box<str>, Box<str>)]>,
+    unreadable: Option<Box<str>>,
 }
 
 /// Maximum depth of nesting of a field. JSON parsers stop there (serde_json, in the host and in components, at 128),
@@ -133,7 +135,6 @@ impl KubeObject {
         let mut intent = DefaultHasher::new();
         let mut out = Vec::with_capacity(json.len());
         let mut meta = Meta::default();
-        let mut unreadable = None;
         out.extend_from_slice(b"{\"apiVersion\":");
         match &*gvk.group {
             "" => serde_json::to_writer(&mut out, &*gvk.version),
@@ -170,7 +171,9 @@ impl KubeObject {
                     }
                     if depth::exceeds(value.get(), MAX_FIELD_DEPTH) {
                         let field = depth::find_deep_field(key, value.get(), MAX_FIELD_DEPTH);
-                        unreadable.get_or_insert_with(|| describe_deep_field(&field).into());
+                        meta.rare
+                            .unreadable
+                            .get_or_insert_with(|| describe_deep_field(&field).into());
                         continue;
                     }
                     out.push(b',');
@@ -188,11 +191,8 @@ impl KubeObject {
             uid: meta.uid.0.into(),
             generation: meta.generation,
             labels: meta.labels,
-            finalizers: meta.finalizers,
-            deletion_timestamp: meta.deletion_timestamp,
-            annotations: meta.annotations,
+            rare: (meta.rare != RareFields::default()).then(|| Box::new(meta.rare)),
             intent: intent.finish(),
-            unreadable,
         };
         Ok((
             ObjectRef::new(gvk.clone(), &meta.namespace.0, &meta.name.0),
@@ -200,14 +200,30 @@ impl KubeObject {
         ))
     }
 
+    /// Its finalizers.
+    pub fn finalizers(&self) -> &[Box<str>] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.finalizers)
+    }
+
+    /// Time at which its deletion was requested (RFC 3339).
+    pub fn deletion_timestamp(&self) -> Option<&str> {
+        self.rare.as_ref()?.deletion_timestamp.as_deref()
+    }
+
+    /// The fields that are nested too deeply to be parsed (`spec.instanceVars is nested 140 levels deep, …`). Their
+    /// top-level field is missing in `json`, so that no reader of this object can fail on it.
+    pub fn unreadable(&self) -> Option<&str> {
+        self.rare.as_ref()?.unreadable.as_deref()
+    }
+
     /// Returns true once its deletion was requested.
     pub fn is_deleting(&self) -> bool {
-        self.deletion_timestamp.is_some()
+        self.deletion_timestamp().is_some()
     }
 
     /// Returns true if it carries this finalizer.
     pub fn has_finalizer(&self, finalizer: &str) -> bool {
-        self.finalizers.iter().any(|have| **have == *finalizer)
+        self.finalizers().iter().any(|have| **have == *finalizer)
     }
 
     /// The whole object as a JSON value. A field that is valid JSON but has no value (the number `1e999`, a lone
@@ -225,9 +241,10 @@ impl KubeObject {
         serde_json::from_str(status.get()).ok()
     }
 
-    /// The value of one of the host's annotations (`ostler.dev/…`).
+    /// The value of one of the host's annotations (`ostler.dev/…`, `held-by.ostler.dev/…`).
     pub fn annotation(&self, name: &str) -> Option<&str> {
-        let found = self.annotations.iter().find(|(key, _)| **key == *name);
+        let annotations = &self.rare.as_ref()?.annotations;
+        let found = annotations.iter().find(|(key, _)| **key == *name);
         found.map(|(_, value)| &**value)
     }
 
@@ -353,9 +370,7 @@ struct Meta<'a> {
     resource_version: Text<'a>,
     generation: i64,
     labels: Labels,
-    finalizers: Box<[Box<str>]>,
-    deletion_timestamp: Option<Box<str>>,
-    annotations: Box<[(Box<str>, Box<str>)]>,
+    rare: RareFields,
 }
 
 impl<'a> Meta<'a> {
@@ -367,15 +382,17 @@ impl<'a> Meta<'a> {
             "resourceVersion" => self.resource_version = serde_json::from_str(json)?,
             "generation" => self.generation = serde_json::from_str(json)?,
             "labels" => self.labels = serde_json::from_str(json)?,
-            "finalizers" => self.finalizers = serde_json::from_str::<Option<_>>(json)?.unwrap_or_default(),
+            "finalizers" => {
+                self.rare.finalizers = serde_json::from_str::<Option<_>>(json)?.unwrap_or_default()
+            }
             "annotations" if json.contains("ostler.dev/") => {
                 let all: BTreeMap<Text<'_>, Text<'_>> = serde_json::from_str(json)?;
-                // The digests of applies are many and rarely needed.
-                let is_ours = |key: &str| key.contains("ostler.dev/") && !key.starts_with(APPLIED);
+                // Not those of packs, nor the digests of applies, which are many and rarely needed.
+                let is_ours = |key: &str| key.starts_with("ostler.dev/") || key.starts_with(HELD_BY);
                 let ours = all.into_iter().filter(|(key, _)| is_ours(&key.0));
-                self.annotations = ours.map(|(key, value)| (key.0.into(), value.0.into())).collect();
+                self.rare.annotations = ours.map(|(key, value)| (key.0.into(), value.0.into())).collect();
             }
-            "deletionTimestamp" => self.deletion_timestamp = serde_json::from_str(json)?,
+            "deletionTimestamp" => self.rare.deletion_timestamp = serde_json::from_str(json)?,
             _ => {}
         }
         Ok(())
@@ -538,7 +555,7 @@ mod tests {
             let (_, object) = team(&format!(
                 r#","status":{{"n":3}},"data":{{"flat":{{}},"vars":{deep}}}"#
             ));
-            let problem = object.unreadable.as_deref().unwrap_or_default();
+            let problem = object.unreadable().unwrap_or_default();
             assert!(
                 problem.starts_with(&format!("data.vars is nested {levels} levels deep")),
                 "{problem}"
@@ -558,7 +575,7 @@ mod tests {
         let levels = MAX_FIELD_DEPTH - 1;
         let deep = format!(r#"{}"]]}}"{}"#, "[".repeat(levels), "]".repeat(levels));
         let (_, object) = team(&format!(r#","data":{{"x":{deep}}}"#));
-        assert_eq!(object.unreadable, None);
+        assert_eq!(object.unreadable(), None);
         assert_eq!(
             object.to_value()["data"].to_string(),
             format!(r#"{{"x":{deep}}}"#)

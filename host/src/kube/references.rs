@@ -42,12 +42,12 @@ pub fn is_held_by(object: &KubeObject, uid: &str) -> bool {
 
 /// Returns true if an object has any holder.
 pub fn is_held(object: &KubeObject) -> bool {
-    object.finalizers.iter().any(|f| f.starts_with(HELD_BY))
+    object.finalizers().iter().any(|f| f.starts_with(HELD_BY))
 }
 
 /// Reads the holders of an object from its finalizers and annotations.
 pub fn list_holders(object: &KubeObject) -> Vec<Holder> {
-    let marks = object.finalizers.iter().filter_map(|f| f.strip_prefix(HELD_BY));
+    let marks = object.finalizers().iter().filter_map(|f| f.strip_prefix(HELD_BY));
     marks
         .map(|uid| Holder {
             uid: uid.to_owned(),

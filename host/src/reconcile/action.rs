@@ -67,7 +67,7 @@ pub(super) fn classify(candidate: &Candidate<'_>) -> Action {
     if object.annotation(annotation::PAUSED) == Some("true") {
         return Action::ReportPaused;
     }
-    if object.unreadable.is_some() {
+    if object.unreadable().is_some() {
         return Action::ReportUnreadable;
     }
     match kind.finalizer.as_deref() {
@@ -97,12 +97,16 @@ mod tests {
     }
 
     fn object(changes: Value) -> KubeObject {
+        object_with_spec(changes, json!({}))
+    }
+
+    fn object_with_spec(changes: Value, spec: Value) -> KubeObject {
         let mut metadata = json!({"name": "a", "namespace": "ci", "uid": "u", "resourceVersion": "1",
             "labels": {"team": "ci"}, "finalizers": [FINALIZER]});
         for (field, value) in changes.as_object().expect("fields") {
             metadata[field] = value.clone();
         }
-        let text = json!({"metadata": metadata}).to_string();
+        let text = json!({"metadata": metadata, "spec": spec}).to_string();
         KubeObject::parse(&kind().gvk, text.as_bytes())
             .expect("an object")
             .1
@@ -150,8 +154,8 @@ mod tests {
 
     #[test]
     fn object_is_classified_by_its_kind_and_the_cache() {
-        let (kind, mut nested) = (kind(), object(json!({})));
-        nested.unreadable = Some("nested too deeply".into());
+        let deep = (0..130).fold(json!({}), |inner, _| json!({"deeper": inner}));
+        let (kind, nested) = (kind(), object_with_spec(json!({}), deep));
         let object = object(json!({}));
         // In full, its metadata, its namespace, its kind, hooks.
         for (object, is_cached, namespace, kind, is_initialized, action) in [

@@ -49,7 +49,7 @@ impl ReconcileRun<'_> {
         };
         let Some((event_type, reason, note)) = self.find_exemption() else {
             self.cleanup = Some(finalizer);
-            if self.object.unreadable.is_some() {
+            if self.object.unreadable().is_some() {
                 return self.report_unreadable().await;
             }
             return self.call_component().await;
@@ -64,7 +64,7 @@ impl ReconcileRun<'_> {
     /// it, and nothing else would remove it.
     async fn find_former_finalizer(&self) -> Result<Option<Box<str>>, ReconcileOutcome> {
         let (controller, key) = (self.controller, self.key());
-        let mut candidates = self.object.finalizers.to_vec();
+        let mut candidates = self.object.finalizers().to_vec();
         candidates.retain(|f| is_plugin_finalizer(f, &key.gvk.group));
         if candidates.is_empty() {
             return Ok(None);
@@ -115,7 +115,7 @@ impl Controller {
             .filter(|o| o.uid == object.uid)
             .unwrap_or_else(|| object.clone());
         let left: Vec<_> = object
-            .finalizers
+            .finalizers()
             .iter()
             .filter(|f| ***f != *finalizer)
             .cloned()

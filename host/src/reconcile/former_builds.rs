@@ -178,7 +178,7 @@ impl PluginReconcile<'_> {
         object: &KubeObject,
         recorded: &BTreeSet<KindFinalizer>,
     ) -> Result<Arc<KubeObject>, ReconcileOutcome> {
-        let mut finalizers = object.finalizers.to_vec();
+        let mut finalizers = object.finalizers().to_vec();
         if !object.has_finalizer(PLUGIN_FINALIZER) {
             finalizers.push(PLUGIN_FINALIZER.into());
         }

@@ -191,7 +191,7 @@ impl PluginReconcile<'_> {
     async fn delete(&self, object: &Arc<KubeObject>) -> ReconcileOutcome {
         let (controller, key, report) = (self.controller, self.key, &self.report);
         if !object
-            .finalizers
+            .finalizers()
             .iter()
             .any(|f| **f == *bookkeeping::PLUGIN_FINALIZER)
         {
@@ -293,7 +293,7 @@ impl PluginReconcile<'_> {
         for (held, of) in left {
             let finalizers: BTreeSet<&str> = kinds.iter().filter_map(|k| k.finalizer.as_deref()).collect();
             let kept: Vec<_> = of
-                .finalizers
+                .finalizers()
                 .iter()
                 .filter(|f| !finalizers.contains(&***f))
                 .cloned()

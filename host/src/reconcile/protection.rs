@@ -228,7 +228,7 @@ impl ConnectionProtection<'_> {
         protected: Option<&Protected>,
     ) -> Result<Vec<ObjectRef>, String> {
         let (services, key) = (&self.controller.services, self.key);
-        let is_user = |object: &KubeObject| !object.finalizers.is_empty() && is_user_of(object, key);
+        let is_user = |object: &KubeObject| !object.finalizers().is_empty() && is_user_of(object, key);
         let is_allowed = |user: &ObjectRef| protected.is_none_or(|protected| protected.allows_user(user));
         let plugins = self.controller.registry.serving();
         let mut users = Vec::new();

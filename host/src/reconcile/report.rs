@@ -121,7 +121,7 @@ impl ReconcileRun<'_> {
 
     /// Reports an object whose fields cannot be parsed.
     pub(super) async fn report_unreadable(&self) -> ReconcileOutcome {
-        let problem = self.object.unreadable.as_deref().unwrap_or_default();
+        let problem = self.object.unreadable().unwrap_or_default();
         let mut failure = Failure {
             resolution: Resolution::Terminal,
             ..describe_uncalled(object_reason::NESTED_TOO_DEEPLY, problem.to_owned())

@@ -137,7 +137,7 @@ impl ReconcileRun<'_> {
     pub fn deletion(&self) -> Option<Deletion> {
         self.cleanup.as_ref()?;
         let deadline = self.controller.settings.deletion_deadline;
-        let timestamp = self.object.deletion_timestamp.as_deref();
+        let timestamp = self.object.deletion_timestamp();
         let since = timestamp
             .and_then(crate::kube::time::seconds_since)
             .unwrap_or_default();
@@ -167,7 +167,7 @@ impl ReconcileRun<'_> {
         self.check_access().await?;
         let rights = RightsProtection::new(controller);
         rights.protect(plugin, self.key()).await?;
-        let mut finalizers = self.object.finalizers.to_vec();
+        let mut finalizers = self.object.finalizers().to_vec();
         finalizers.extend(kind.finalizer.clone());
         let written = controller.set_finalizers(self.key(), &self.object, &finalizers);
         self.object = written.await?;

@@ -40,7 +40,7 @@ impl ApiWriter {
             "resourceVersion": object.resource_version.to_string(),
             "finalizers": finalizers,
         }});
-        let is_released = finalizers.len() < object.finalizers.len();
+        let is_released = finalizers.len() < object.finalizers().len();
         if is_released && may_need_any(object) {
             patch["metadata"]["annotations"] =
                 json!({bookkeeping::USED_CONNECTIONS: null, bookkeeping::OWNED_OBJECTS: null});
@@ -81,7 +81,7 @@ impl ApiWriter {
             if references::is_held_by(object, uid) == on {
                 return None;
             }
-            let mut finalizers: Vec<&str> = object.finalizers.iter().map(|f| &**f).collect();
+            let mut finalizers: Vec<&str> = object.finalizers().iter().map(|f| &**f).collect();
             finalizers.retain(|f| *f != finalizer);
             if on {
                 finalizers.push(&finalizer);
@@ -108,7 +108,7 @@ impl ApiWriter {
             if is_finalizer_settled(object, finalizer, on) {
                 return None;
             }
-            let mut finalizers: Vec<&str> = object.finalizers.iter().map(|f| &**f).collect();
+            let mut finalizers: Vec<&str> = object.finalizers().iter().map(|f| &**f).collect();
             finalizers.retain(|f| *f != finalizer);
             if on {
                 finalizers.push(finalizer);
@@ -176,7 +176,7 @@ impl ApiWriter {
             }
             let mut metadata = json!({});
             if !is_finalized {
-                let finalizers = object.finalizers.iter().map(|f| &**f);
+                let finalizers = object.finalizers().iter().map(|f| &**f);
                 metadata["finalizers"] = finalizers.chain([finalizer]).collect();
             }
             if let Some(annotations) = change(object) {

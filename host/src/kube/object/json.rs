@@ -1,16 +1,25 @@
-//! Compressed JSON of cached objects. Objects of one kind resemble each other, so each is compressed with LZ4 against a
-//! dictionary that is learned per kind.
+//! Compressed JSON of cached objects. Objects of one kind resemble each other, so each is compressed with Zstandard
+//! (RFC 8878) against a dictionary that is learned per kind.
 
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{borrow::Cow, cell::RefCell, fmt, sync::Arc};
 
-use lz4_flex::block::{compress_into_with_dict, decompress_into_with_dict, get_maximum_output_size};
+use zstd_safe::{CCtx, CompressionLevel, DCtx, compress_bound, get_frame_content_size};
 
+/// Compression level of Zstandard: the lowest that codes bytes by their frequency, which halves hexadecimal digits.
+const COMPRESSION_LEVEL: CompressionLevel = 1;
 /// Maximum size of a dictionary in bytes: all of it is scanned for each object that is compressed.
 const MAX_DICTIONARY_BYTES: usize = 4096;
 /// Maximum number of bytes that one sample adds to a dictionary.
 const MAX_SAMPLE_BYTES: usize = MAX_DICTIONARY_BYTES / 2;
 
-/// The LZ4 dictionary of one kind: the concatenated text of sample objects.
+thread_local! {
+    /// Work memory of the compression. Allocating it takes longer than compressing an object.
+    static COMPRESSOR: RefCell<CCtx<'static>> = RefCell::default();
+    /// Work memory of the decompression.
+    static DECOMPRESSOR: RefCell<DCtx<'static>> = RefCell::default();
+}
+
+/// The dictionary of one kind: the concatenated text of sample objects.
 #[derive(Clone, Debug, Default)]
 pub struct Dictionary {
     bytes: Arc<Vec<u8>>,
@@ -34,21 +43,17 @@ impl Dictionary {
 
 /// A JSON text, plain or compressed.
 pub struct Json {
+    /// The text, or a frame of Zstandard, which has the length of the text in its header.
     bytes: Box<[u8]>,
-    compression: Option<Compression>,
-}
-
-struct Compression {
-    dictionary: Arc<Vec<u8>>,
-    /// Length of the plain text in bytes.
-    plain_len: u32,
+    /// The dictionary of a compressed text.
+    dictionary: Option<Arc<Vec<u8>>>,
 }
 
 impl From<Vec<u8>> for Json {
     fn from(text: Vec<u8>) -> Self {
         Self {
             bytes: text.into(),
-            compression: None,
+            dictionary: None,
         }
     }
 }
@@ -62,15 +67,13 @@ impl fmt::Debug for Json {
 impl Json {
     /// The plain text. Decompresses on each call, so do not call it while holding a lock.
     pub fn text(&self) -> Cow<'_, [u8]> {
-        let Some(Compression {
-            dictionary,
-            plain_len,
-        }) = &self.compression
-        else {
+        let Some(dictionary) = &self.dictionary else {
             return Cow::Borrowed(&self.bytes);
         };
-        let mut text = vec![0; *plain_len as usize];
-        decompress_into_with_dict(&self.bytes, &mut text, dictionary).expect("was compressed here");
+        let mut text = Vec::with_capacity(self.len());
+        DECOMPRESSOR
+            .with_borrow_mut(|context| context.decompress_using_dict(&mut text, &self.bytes, dictionary))
+            .expect("was compressed here");
         Cow::Owned(text)
     }
 
@@ -81,9 +84,11 @@ impl Json {
 
     /// Length of the plain text in bytes.
     pub fn len(&self) -> usize {
-        self.compression
-            .as_ref()
-            .map_or(self.bytes.len(), |c| c.plain_len as usize)
+        if self.dictionary.is_none() {
+            return self.bytes.len();
+        }
+        let len = get_frame_content_size(&self.bytes).ok().flatten();
+        usize::try_from(len.expect("was compressed here")).expect("was a text in memory")
     }
 
     /// Returns true for an empty text.
@@ -95,22 +100,22 @@ impl Json {
     /// a third: the dictionary should be trained with it.
     pub fn compress(&mut self, dictionary: &Dictionary) -> Option<Box<[u8]>> {
         let text = &self.bytes;
-        if self.compression.is_some() {
+        if self.dictionary.is_some() {
             return None;
         }
-        let plain_len = u32::try_from(text.len()).ok()?;
-        let mut buffer = vec![0; get_maximum_output_size(text.len())];
-        let compressed = compress_into_with_dict(text, &mut buffer, &dictionary.bytes).ok()?;
-        let is_sample = compressed > text.len() / 3;
-        if compressed >= text.len() {
+        let mut compressed = Vec::with_capacity(compress_bound(text.len()));
+        COMPRESSOR
+            .with_borrow_mut(|context| {
+                context.compress_using_dict(&mut compressed, text, &dictionary.bytes, COMPRESSION_LEVEL)
+            })
+            .ok()?;
+        let is_sample = compressed.len() > text.len() / 3;
+        if compressed.len() >= text.len() {
             return is_sample.then(|| text.clone());
         }
-        let text = std::mem::replace(&mut self.bytes, buffer[..compressed].into());
-        let dictionary = dictionary.bytes.clone();
-        self.compression = Some(Compression {
-            dictionary,
-            plain_len,
-        });
+        // A copy: the buffer, cut to this length, would leave a gap in the heap behind each of many small blocks.
+        let text = std::mem::replace(&mut self.bytes, compressed.as_slice().into());
+        self.dictionary = Some(dictionary.bytes.clone());
         is_sample.then_some(text)
     }
 }

@@ -145,7 +145,7 @@ impl InformerModel {
         mut object: Arc<KubeObject>,
     ) -> Result<(SeenState, Vec<ReadDependency>), ApiError> {
         let writer = &self.writer;
-        if object.finalizers.is_empty() {
+        if object.finalizers().is_empty() {
             object = writer
                 .set_finalizers(key, &object, &[CLEANUP_FINALIZER.into()])
                 .await?;
