@@ -3,6 +3,7 @@
 //! Results are JSON lines on stdout, progress is lines on stderr. `cargo xtask bench` writes the report.
 
 mod api;
+mod cores;
 mod observer;
 mod process;
 mod report;

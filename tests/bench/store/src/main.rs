@@ -1,5 +1,5 @@
-//! Measures the allocations of Ostler's store per object: reads an object as the API server returns it, stores a number
-//! of copies with different values, and prints the bytes per object.
+//! Measures the memory of Ostler's store: reads an object as the API server returns it, stores a number of copies with
+//! different values, and prints the allocated bytes per object and the resident bytes of the process at its peak as JSON.
 
 use std::alloc::System;
 
@@ -10,7 +10,7 @@ use ostler::testing::{
     scope::{Projection, Scope},
     store::{Put, Store, VersionSource},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]
@@ -55,8 +55,21 @@ fn main() -> Result<()> {
     }
     // The allocator reports reallocations as differences.
     let bytes = change.bytes_allocated as i64 - change.bytes_deallocated as i64;
-    println!("{}", bytes / i64::try_from(n)?);
+    println!(
+        "{}",
+        json!({"allocated_per_object": bytes / i64::try_from(n)?, "rss_peak": resident_peak()?})
+    );
     Ok(())
+}
+
+/// Returns the resident bytes of this process at its peak.
+fn resident_peak() -> Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line
+        .and_then(|value| value.trim().strip_suffix(" kB"))
+        .context("VmHWM")?;
+    Ok(kib.parse::<u64>()? * 1024)
 }
 
 /// Returns pseudo-random digits, as the bench's driver does.

@@ -78,6 +78,7 @@ fn table_columns(bench: &str) -> &'static [(&'static str, &'static str)] {
             ("throughput", "per second"),
             ("p50_us", "p50"),
             ("p99_us", "p99"),
+            ("line_transfer_ns", "between cores"),
             ("api_requests", "requests"),
         ],
         "failover" => &[("graceful_s", "graceful"), ("crash_s", "kill -9")],
@@ -87,6 +88,7 @@ fn table_columns(bench: &str) -> &'static [(&'static str, &'static str)] {
             ("json_bytes_per_object", "its JSON"),
             ("rss_peak", "memory, peak"),
             ("cpu_seconds", "CPU to list"),
+            ("store_rss_peak", "its store alone with ten times as many"),
         ],
         "density" => &[
             ("pss_1", "memory, 1"),
@@ -145,7 +147,10 @@ fn describe_bench(bench: &str) -> &'static str {
         "noop-10k" => {
             "All 10,000 objects are reconciled again without any change to make, in five rounds. Per core means \
             per second of the process' CPU time. p50 and p99 are the duration of one reconcile: for Ostler including \
-            a fresh WebAssembly instance, for the others the reconcile function only."
+            a fresh WebAssembly instance, for the others the reconcile function only. Between cores is the time in which a \
+            changed cache line gets from one core to the other, the median of the rounds: a hypervisor may move the cores of a virtual machine \
+            between complexes of caches, where it takes several times as long, and with it all that threads share. Compare \
+            subjects with the same value."
         }
         "failover" => {
             "Two replicas with a Lease of 15 s. Measured from the signal to the leader until an object \
@@ -154,7 +159,7 @@ fn describe_bench(bench: &str) -> &'static str {
         "cache-100k" => {
             "100,000 ConfigMaps of 1.3 KiB, which the operator caches because it reads one of them. \
             Resident per object is the growth of the process' memory divided by the number of objects; \
-            allocated is measured in a process that has only the store."
+            allocated is measured in a process that has only the store, and so is the memory of ten times as many."
         }
         "density" => {
             "1, 10, 50 and 100 plugins in one host, each with a kind of its own, beside as many processes of an operator, all \
@@ -483,6 +488,7 @@ fn format_value(value: &Measurement) -> String {
         "bytes" => format!("{} B", group_thousands(v)),
         "s" => format!("{v:.2} s"),
         "us" => format!("{} µs", group_thousands(v)),
+        "ns" => format!("{} ns", group_thousands(v)),
         // Tenths matter for small numbers.
         unit if unit.starts_with("requests/min") && v < 100.0 => format!("{v:.1}"),
         _ => group_thousands(v),

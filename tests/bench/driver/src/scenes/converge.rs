@@ -5,10 +5,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
+use tokio::task::spawn_blocking;
 
 use super::{SceneStage, report_requests};
 use crate::{
     api::{Requests, config_maps_path, requests_since, samples_path},
+    cores::measure_line_transfer,
     observer::{ObservedObject, Observer},
     report::{SubjectReport, print_progress},
     subject::{BenchSubject, RunningSubject},
@@ -160,8 +162,11 @@ async fn measure_noop(
     ));
     running.reset_stats().await?;
     let before = stage.cluster.count_requests().await?;
+    let mut transfers = Vec::new();
     let (mut busy, mut cpu, mut done) = (Duration::ZERO, 0.0, 0);
     for _ in 0..rounds {
+        let transfer = spawn_blocking(measure_line_transfer).await?;
+        transfers.extend(transfer);
         let (used, started) = (running.process.read_usage()?, Instant::now());
         running.reconcile_all().await?;
         // The queue merges an object that is due twice, so that a round ends when the count no longer grows.
@@ -179,7 +184,13 @@ async fn measure_noop(
             }
         }
         busy += last.1 - started;
-        cpu += running.process.read_usage()?.cpu_seconds - used.cpu_seconds;
+        let of_round = running.process.read_usage()?.cpu_seconds - used.cpu_seconds;
+        print_progress(format!(
+            "{} reconciles in {of_round:.2} s of CPU time, {:.0} ns from core to core",
+            last.0 - done,
+            transfer.unwrap_or_default()
+        ));
+        cpu += of_round;
         done = last.0;
         running.process.wait_idle(stage.limit).await?;
     }
@@ -190,6 +201,10 @@ async fn measure_noop(
     report.report_value("cpu_seconds", cpu, "s");
     report.report_value("p50_us", percentiles.p50_us, "us");
     report.report_value("p99_us", percentiles.p99_us, "us");
+    transfers.sort_by(f64::total_cmp);
+    if let Some(median) = transfers.get(transfers.len() / 2) {
+        report.report_value("line_transfer_ns", *median, "ns");
+    }
     report_requests(report, &writes);
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Cached objects: an operator that reads one ConfigMap has all of them in its cache.
 
 use anyhow::{Result, bail};
+use serde::Deserialize;
 use tokio::process::Command;
 
 use super::SceneStage;
@@ -111,16 +112,28 @@ async fn report_memory(
         report.report_value("cpu_seconds", usage.cpu_seconds, "s");
         if let Some((objects, bytes)) = running.store_size().await? {
             report.report_value("json_bytes_per_object", bytes / objects.max(1), "bytes");
-            if let Some(bytes) = measure_store(stage, step).await? {
-                report.report_value("heap_bytes_per_object", bytes, "bytes");
+            if let Some(memory) = measure_store(stage, step).await? {
+                report.report_value("heap_bytes_per_object", memory.allocated_per_object, "bytes");
+            }
+            if let Some(memory) = measure_store(stage, step * 10).await? {
+                report.report_value("store_rss_peak", memory.rss_peak, "bytes");
             }
         }
     }
     Ok(())
 }
 
-/// Measures the allocations of Ostler's store per object, in a process of its own.
-async fn measure_store(stage: &SceneStage, objects: usize) -> Result<Option<i64>> {
+/// The memory of Ostler's store alone, as `bench-store` prints it.
+#[derive(Deserialize)]
+struct StoreMemory {
+    /// Allocated bytes per object.
+    allocated_per_object: i64,
+    /// Resident bytes of its process at the peak.
+    rss_peak: u64,
+}
+
+/// Measures the memory of Ostler's store with this number of objects, in a process of its own.
+async fn measure_store(stage: &SceneStage, objects: usize) -> Result<Option<StoreMemory>> {
     let Some(program) = &stage.programs.store else {
         return Ok(None);
     };
@@ -132,7 +145,7 @@ async fn measure_store(stage: &SceneStage, objects: usize) -> Result<Option<i64>
     if !output.status.success() {
         bail!("counting: {}", String::from_utf8_lossy(&output.stderr));
     }
-    Ok(Some(String::from_utf8(output.stdout)?.trim().parse()?))
+    Ok(Some(serde_json::from_slice(&output.stdout)?))
 }
 
 fn report_note_to_all(stage: &SceneStage, subject: BenchSubject, note: &str) {
