@@ -2,6 +2,7 @@
 //! inlines the image's binary accordingly. The counts are in the repository, so that images are reproducible and need no training.
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -24,6 +25,8 @@ use crate::{
 const FOLDER: &str = "host/pgo";
 /// The indexed profile of LLVM, compressed.
 const PROFILE_FILE: &str = "ostler.profdata.xz";
+/// The symbols of the functions that were executed, a line each, compressed.
+const FUNCTIONS_FILE: &str = "functions.txt.xz";
 /// Compiler and dependencies of the profile.
 const ORIGIN_FILE: &str = "origin.json";
 /// Benches that train: many objects that converge, reconciles without and with writes, and a pack with an upstream.
@@ -41,7 +44,12 @@ pub enum PgoStage {
     /// The binary counts what it executes, and writes the counts where `LLVM_PROFILE_FILE` says.
     Instrument,
     /// The binary is optimized by an indexed profile.
-    Optimize(PathBuf),
+    Optimize {
+        /// The profile.
+        profile: PathBuf,
+        /// The list of the functions that it has counts of.
+        functions: PathBuf,
+    },
 }
 
 impl PgoStage {
@@ -49,12 +57,17 @@ impl PgoStage {
     pub fn rustc_flags(&self, default_folder: &Path) -> Vec<String> {
         match self {
             Self::Instrument => vec![format!("-Cprofile-generate={}", default_folder.display())],
-            Self::Optimize(profile) => vec![
+            Self::Optimize { profile, functions } => vec![
                 format!("-Cprofile-use={}", profile.display()),
-                // In sections of their own, functions that are never executed share no page with others.
+                // The functions that are executed often are in a section of their own, and in each section those come first that
+                // are executed at all, such as those of the start: the kernel maps the pages around one that is touched, too.
                 "-Clink-arg=-Wl,-z,keep-text-section-prefix".into(),
-                // As do the parts of functions that are not.
+                format!("-Clink-arg=-Wl,--symbol-ordering-file={}", functions.display()),
+                // Some are inlined everywhere.
+                "-Clink-arg=-Wl,--no-warn-symbol-ordering".into(),
+                // The parts of functions that are not executed are elsewhere. By default those that are executed seldom are, too.
                 "-Cllvm-args=-split-machine-functions".into(),
+                "-Cllvm-args=-mfs-psi-cutoff=0".into(),
             ],
         }
     }
@@ -95,10 +108,7 @@ impl ProfileOrigin {
 
 /// Unpacks the profile of a checkout into a folder, unless it is there. None without a profile that this compiler can read.
 pub fn unpack_profile(checkout: &Path, folder: &Path) -> Result<Option<PgoStage>> {
-    let (source, origin) = (
-        checkout.join(FOLDER).join(PROFILE_FILE),
-        checkout.join(FOLDER).join(ORIGIN_FILE),
-    );
+    let origin = checkout.join(FOLDER).join(ORIGIN_FILE);
     let origin: ProfileOrigin =
         serde_json::from_slice(&fs::read(&origin).with_context(|| origin.display().to_string())?)?;
     let now = ProfileOrigin::of(checkout)?;
@@ -108,19 +118,30 @@ pub fn unpack_profile(checkout: &Path, folder: &Path) -> Result<Option<PgoStage>
     if origin.rustc != now.rustc {
         return Ok(None);
     }
-    let digest = Sha256::digest(fs::read(&source).with_context(|| source.display().to_string())?);
-    // Cargo builds again when a flag changes, not when a file does.
-    let profile = folder.join(format!("{digest:x}.profdata"));
-    if !profile.is_file() {
-        replace_file(&profile, &run_xz(&["--decompress"], &source)?)?;
+    Ok(Some(PgoStage::Optimize {
+        profile: unpack_file(&checkout.join(FOLDER).join(PROFILE_FILE), folder)?,
+        functions: unpack_file(&checkout.join(FOLDER).join(FUNCTIONS_FILE), folder)?,
+    }))
+}
+
+/// Decompresses a file into a folder, unless it is there. Returns the path of the result, whose name has a digest of the
+/// content: Cargo builds again when a flag changes, not when a file does.
+fn unpack_file(source: &Path, folder: &Path) -> Result<PathBuf> {
+    let digest = Sha256::digest(fs::read(source).with_context(|| source.display().to_string())?);
+    let file = folder.join(format!(
+        "{digest:x}.{}",
+        source.file_stem().unwrap_or_default().display()
+    ));
+    if !file.is_file() {
+        replace_file(&file, &run_xz(&["--decompress"], source)?)?;
     }
-    Ok(Some(PgoStage::Optimize(profile)))
+    Ok(file)
 }
 
 /// Makes the profile of this checkout: builds the instrumented host, runs the benches, and merges the counts of its processes.
 pub fn make_profile() -> Result<()> {
     let checkout = paths::workspace_root();
-    let merge = find_profdata()?;
+    let profdata = find_profdata()?;
     let binary = ImageBinary {
         pgo: Some(PgoStage::Instrument),
         ..image::HOST_BINARY
@@ -137,11 +158,15 @@ pub fn make_profile() -> Result<()> {
         .collect::<Result<Vec<_>>>()?;
     ensure!(!files.is_empty(), "the host wrote no counts");
     let merged = counts.path().join("ostler.profdata");
-    let mut command = Command::new(merge);
+    let mut command = Command::new(&profdata);
     command.arg("merge").arg("--output").arg(&merged).args(&files);
     run_logged("llvm-profdata", command)?;
     let compressed = run_xz(&["-9", "--extreme"], &merged)?;
     replace_file(&folder.join(PROFILE_FILE), &compressed)?;
+    let functions = counts.path().join("functions.txt");
+    fs::write(&functions, list_executed_functions(&profdata, &merged)?)?;
+    let listed = run_xz(&["-9", "--extreme"], &functions)?;
+    replace_file(&folder.join(FUNCTIONS_FILE), &listed)?;
     let mut origin = serde_json::to_string_pretty(&ProfileOrigin::of(checkout)?)?;
     origin.push('\n');
     replace_file(&folder.join(ORIGIN_FILE), origin.as_bytes())?;
@@ -152,6 +177,34 @@ pub fn make_profile() -> Result<()> {
         files.len()
     ));
     Ok(())
+}
+
+/// Lists the functions that a profile has counts of, a line each.
+fn list_executed_functions(profdata: &Path, profile: &Path) -> Result<String> {
+    let mut show = Command::new(profdata);
+    show.args(["show", "--all-functions", "--counts"]).arg(profile);
+    let output = show.output().context("running llvm-profdata")?;
+    ensure!(output.status.success(), "llvm-profdata show: {}", output.status);
+    let functions = parse_executed_functions(&String::from_utf8(output.stdout)?);
+    ensure!(!functions.is_empty(), "no function was executed");
+    Ok(functions.into_iter().map(|name| name + "\n").collect())
+}
+
+/// Parses the functions with counts from what `llvm-profdata show` prints: the name of a function, indented by two, above its
+/// counts. The names of those that are local to a file have the file before a semicolon.
+fn parse_executed_functions(shown: &str) -> BTreeSet<String> {
+    let mut executed = BTreeSet::new();
+    let mut name = "";
+    for line in shown.lines() {
+        if let Some(counts) = line.trim_start().strip_prefix("Block counts: ") {
+            if counts.contains(|c: char| c.is_ascii_digit() && c != '0') {
+                executed.insert(name.to_owned());
+            }
+        } else if let Some(heading) = line.strip_prefix("  ").and_then(|l| l.strip_suffix(':')) {
+            name = heading.rsplit(';').next().unwrap_or(heading);
+        }
+    }
+    executed
 }
 
 /// Finds LLVM's tool for profiles, of the version that rustc has.
@@ -204,5 +257,26 @@ mod tests {
         );
         let of_lock = kept.explain_age(&origin("rustc 1.95.0", "b")).unwrap();
         assert!(of_lock.contains("another Cargo.lock"), "{of_lock}");
+    }
+
+    #[test]
+    fn functions_without_counts_are_not_listed() {
+        let shown = "Counters:
+  a.rcgu;_ZN1a4coldE:
+    Hash: 0x0a4d0ad3efffffff
+    Counters: 2
+    Block counts: [0, 0]
+  a.rcgu;_ZN1a4usedE:
+    Hash: 0x0a4d0ad3efffffff
+    Counters: 2
+    Block counts: [0, 3]
+  main:
+    Hash: 0x0a4d0ad3efffffff
+    Counters: 1
+    Block counts: [10]
+Instrumentation level: IR
+";
+        let functions: Vec<_> = parse_executed_functions(shown).into_iter().collect();
+        assert_eq!(functions, ["_ZN1a4usedE", "main"]);
     }
 }
