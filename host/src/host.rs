@@ -37,6 +37,7 @@ use crate::{
     recording::RecordingStore,
     rollout::{PluginObjects, Reloader},
     sandbox::{
+        engine::Engine,
         memory_limit::memory_limit,
         services::{ServiceParts, Services, SharedCache, UpstreamAccess},
     },
@@ -90,7 +91,7 @@ impl Host {
         if let Some(objects) = &objects {
             reloader = reloader.with_objects(objects.clone());
         }
-        let (tasks, plugins_loaded) = spawn_tasks(&services, &settings, reloader, objects);
+        let (tasks, plugins_loaded) = spawn_tasks(&controller, &settings, reloader, objects);
         let workers = spawn_workers(&controller);
         let campaign = settings.election.clone();
         let campaign = campaign.map(|c| LeaderElector::start(c, services.fence.clone()));
@@ -207,7 +208,7 @@ const DEFAULT_MEMORY_LIMIT: usize = 512 << 20;
 /// Limit of the time to release the lease.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Shortest interval in which watches and upstream clients that are not needed are stopped.
+/// Shortest interval in which watches, upstream clients and code that are not needed are stopped or unloaded.
 const MIN_SWEEP_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Backoff between discovery requests while the API server does not serve the kind `Upstream` or `Cluster`.
@@ -469,7 +470,7 @@ fn build_reloader(controller: &Controller, network: NetworkPolicy) -> Reloader {
 /// Spawns the tasks that run on the leader and on standbys. The receiver turns true once the plugins there are have been
 /// loaded or refused.
 fn spawn_tasks(
-    services: &Arc<Services>,
+    controller: &Arc<Controller>,
     settings: &HostSettings,
     reloader: Reloader,
     objects: Option<Arc<PluginObjects>>,
@@ -488,7 +489,9 @@ fn spawn_tasks(
     if let Some(objects) = objects {
         tasks.spawn(objects.run());
     }
+    let services = &controller.services;
     tasks.spawn(sweep_unneeded(services.clone(), settings.watch_linger));
+    tasks.spawn(unload_idle_code(controller.engine.clone(), settings.code_linger));
     for (kind, lane) in host_kinds() {
         // Those of an installation, which another host protects.
         if settings.shares_cluster && lane == HostLane::RoleBindings {
@@ -562,6 +565,20 @@ async fn sweep_unneeded(services: Arc<Services>, linger: Duration) -> anyhow::Re
             if scope.cluster.is_empty() {
                 informers.ensure_informer(&scope);
             }
+        }
+    }
+}
+
+/// Unloads the code of components that were not called for a while.
+async fn unload_idle_code(engine: Arc<Engine>, linger: Duration) -> anyhow::Result<()> {
+    let mut sweep = tokio::time::interval((linger / 2).max(MIN_SWEEP_INTERVAL));
+    loop {
+        sweep.tick().await;
+        let engine = engine.clone();
+        // Unmapping the code and the warm instances of an interpreter takes milliseconds.
+        let unloaded = tokio::task::spawn_blocking(move || engine.unload_idle(linger)).await?;
+        if unloaded > 0 {
+            debug!(plugins = unloaded, "unloaded the code of idle plugins");
         }
     }
 }

@@ -460,7 +460,7 @@ pub async fn load(
         max_concurrent: descriptor.max_concurrent.unwrap_or(0),
         lifecycle: inspection.lifecycle,
         messages: inspection.messages,
-        compiled: Arc::new(compiled),
+        compiled,
         manifest,
         source: String::new(),
         notes: Vec::new(),

@@ -256,10 +256,11 @@ fn register_subscriptions(r: &mut Registry, subscriptions: &Subscriptions) {
     }
 }
 
-/// Limits of plugins, and their access to Secrets.
+/// Limits of plugins, their access to Secrets, and whether their code is loaded.
 fn register_limits(r: &mut Registry, registry: &plugin::PluginRegistry) {
     let limits = definitions::PLUGIN_LIMIT.register(r, Seconds::default());
     let secrets = definitions::READS_SECRETS.register(r, Gauges::<i64>::default());
+    let loaded = definitions::CODE_LOADED.register(r, Gauges::<i64>::default());
     for plugin in registry.serving() {
         let name = plugin.name();
         for limit in Limit::ALL {
@@ -272,6 +273,9 @@ fn register_limits(r: &mut Registry, registry: &plugin::PluginRegistry) {
         secrets
             .get_or_create(&definitions::READS_SECRETS.with_values([name.clone()]))
             .set(reads);
+        loaded
+            .get_or_create(&definitions::CODE_LOADED.with_values([name.clone()]))
+            .set(plugin.compiled.is_loaded().into());
     }
 }
 

@@ -213,7 +213,7 @@ pub struct ObjectRefParts {
     hash: u64,
 }
 
-/// What the references of all objects of a kind in a namespace have in common.
+/// A kind in a namespace of a cluster: the parts that the references of all its objects share.
 #[derive(Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NamespacedKind {
     /// The kind.

@@ -2,6 +2,7 @@
 
 mod code_folder;
 mod compile_cache;
+mod compiled;
 mod config;
 mod cpu_meter;
 mod epoch_ticker;
@@ -11,22 +12,26 @@ mod store_limiter;
 mod trap;
 mod wasi;
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{
+    pin::Pin,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use wasmtime::{
     Store, UpdateDeadline,
-    component::{
-        Component, ComponentExportIndex, ComponentNamedList, HasSelf, Instance, Lift, Linker, Lower,
-        TypedFunc,
-    },
+    component::{Component, ComponentNamedList, HasSelf, Instance, Lift, Linker, Lower, TypedFunc},
 };
 use wasmtime_wasi::{ResourceTable, WasiCtx, WasiCtxView, WasiView};
 
-pub use self::compile_cache::CompileCache;
 #[cfg(feature = "dev")]
 pub use self::function_cache::FunctionCache;
+pub use self::{compile_cache::CompileCache, compiled::Compiled};
 use self::{
+    compile_cache::LoadedComponent,
+    compiled::{Export, LinkedCode},
     config::{PoolSize, build_config},
     cpu_meter::{CpuMeter, MeteredFuture},
     epoch_ticker::EpochTicker,
@@ -57,51 +62,6 @@ const MAX_RESOURCES: usize = 10_000;
 /// Maximum number of components that are compiled at the same time.
 const MAX_COMPILERS: usize = 2;
 
-/// An exported function of a component.
-#[derive(Clone, Copy, Debug)]
-enum Export {
-    Describe,
-    Reconcile,
-    Cleanup,
-    Initialize,
-    Upgrade,
-    Handle,
-}
-
-impl Export {
-    /// All of them, in the order of their declaration.
-    const ALL: [Self; 6] = [
-        Self::Describe,
-        Self::Reconcile,
-        Self::Cleanup,
-        Self::Initialize,
-        Self::Upgrade,
-        Self::Handle,
-    ];
-
-    /// The interface and the function.
-    fn path(self) -> (&'static str, &'static str) {
-        const RECONCILER: &str = "ostler:plugin/reconciler@0.1.0";
-        const LIFECYCLE: &str = "ostler:plugin/lifecycle@0.1.0";
-        const MESSAGES: &str = "ostler:plugin/messages@0.1.0";
-        match self {
-            Self::Describe => (RECONCILER, "describe"),
-            Self::Reconcile => (RECONCILER, "reconcile"),
-            Self::Cleanup => (RECONCILER, "cleanup"),
-            Self::Initialize => (LIFECYCLE, "initialize"),
-            Self::Upgrade => (LIFECYCLE, "upgrade"),
-            Self::Handle => (MESSAGES, "handle"),
-        }
-    }
-
-    /// The index of this function in a component; none if it does not export it.
-    fn find_index(self, component: &Component) -> Option<ComponentExportIndex> {
-        let (interface, function) = self.path();
-        let interface = component.get_export_index(None, interface)?;
-        component.get_export_index(Some(&interface), function)
-    }
-}
-
 /// A callback with the linear memory of each instance after its call, for tests that search it for secrets.
 #[derive(Clone)]
 pub struct Inspector(Arc<dyn Fn(&[u8]) + Send + Sync>);
@@ -116,35 +76,6 @@ impl Inspector {
 impl std::fmt::Debug for Inspector {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Inspector")
-    }
-}
-
-/// A compiled and linked component, which is cheap to instantiate.
-pub struct Compiled {
-    pre: PluginPre<StoreState>,
-    /// The functions of [`Export`], in its order.
-    exports: [Option<ComponentExportIndex>; Export::ALL.len()],
-    /// The component imports WASI.
-    wasi: bool,
-}
-
-impl Compiled {
-    /// An exported function of an instance of this component.
-    fn find_function<P, R>(
-        &self,
-        export: Export,
-        instance: &Instance,
-        store: &mut Store<StoreState>,
-    ) -> wasmtime::Result<TypedFunc<P, R>>
-    where
-        P: ComponentNamedList + Lower,
-        R: ComponentNamedList + Lift,
-    {
-        let index = self.exports[export as usize].ok_or_else(|| {
-            let (interface, function) = export.path();
-            wasmtime::format_err!("it exports no {interface}#{function}")
-        })?;
-        instance.get_typed_func(store, index)
     }
 }
 
@@ -174,6 +105,8 @@ pub struct Engine {
     engine: wasmtime::Engine,
     linker: Linker<StoreState>,
     cache: Option<CompileCache>,
+    /// The components whose code may be unloaded.
+    components: Mutex<Vec<Weak<Compiled>>>,
     /// Arguments with which a child process compiles code for this engine.
     compiler_arguments: Vec<String>,
     inspector: Option<Inspector>,
@@ -246,6 +179,7 @@ impl Engine {
             engine,
             linker,
             cache,
+            components: Mutex::default(),
             compiler_arguments: vec![
                 format!("--concurrency={concurrency}"),
                 format!("--memory={memory}"),
@@ -271,25 +205,29 @@ impl Engine {
     }
 
     /// Compiles and links a component, or loads its code from the cache. It blocks for seconds if the component is large.
-    pub fn compile(&self, wasm: &[u8], wasi: bool) -> wasmtime::Result<Compiled> {
-        let component = compile_cache::load_or_compile(
+    pub fn compile(&self, wasm: &[u8], wasi: bool) -> wasmtime::Result<Arc<Compiled>> {
+        let loaded = compile_cache::load_or_compile(
             &self.engine,
             self.cache.as_ref(),
             &self.compiler_arguments,
             wasm,
         )?;
-        self.link(&component, wasi)
+        self.add_component(loaded, wasi)
     }
 
     /// Loads a component from the cache, or compiles it once a compiler is free: each takes memory beside the host's.
-    pub async fn compile_in_turn(self: &Arc<Self>, wasm: Vec<u8>, wasi: bool) -> wasmtime::Result<Compiled> {
+    pub async fn compile_in_turn(
+        self: &Arc<Self>,
+        wasm: Vec<u8>,
+        wasi: bool,
+    ) -> wasmtime::Result<Arc<Compiled>> {
         let engine = self.clone();
         let cached = tokio::task::spawn_blocking(move || {
             let cached = compile_cache::load_cached(&engine.engine, engine.cache.as_ref(), &wasm);
             (cached, wasm)
         });
         let wasm = match cached.await? {
-            (Some(component), _) => return self.link(&component, wasi),
+            (Some(loaded), _) => return self.add_component(loaded, wasi),
             (None, wasm) => wasm,
         };
         // The semaphore is never closed.
@@ -303,10 +241,46 @@ impl Engine {
         tokio::task::spawn_blocking(compile).await?
     }
 
-    fn link(&self, component: &Component, wasi: bool) -> wasmtime::Result<Compiled> {
+    fn add_component(
+        &self,
+        (component, file): LoadedComponent,
+        wasi: bool,
+    ) -> wasmtime::Result<Arc<Compiled>> {
+        let compiled = Arc::new(Compiled::new(self.link(&component)?, file, wasi));
+        let mut components = self.components.lock();
+        components.retain(|component| component.strong_count() > 0);
+        components.push(Arc::downgrade(&compiled));
+        Ok(compiled)
+    }
+
+    fn link(&self, component: &Component) -> wasmtime::Result<LinkedCode> {
         let pre = PluginPre::new(self.linker.instantiate_pre(component)?)?;
-        let exports = Export::ALL.map(|export| export.find_index(component));
-        Ok(Compiled { pre, exports, wasi })
+        Ok(LinkedCode::new(pre, component))
+    }
+
+    /// Unloads the code of components that were not called for this time, and with it the instances that are kept warm. The next
+    /// call loads it again, which takes milliseconds. Returns the number of components that were unloaded.
+    pub fn unload_idle(&self, idle: Duration) -> usize {
+        let components: Vec<_> = self.components.lock().iter().filter_map(Weak::upgrade).collect();
+        components
+            .iter()
+            .filter(|component| component.unload_idle(idle))
+            .count()
+    }
+
+    /// Loads code that was unloaded.
+    async fn load_again(&self, compiled: &Compiled) -> wasmtime::Result<Arc<LinkedCode>> {
+        let _loading = compiled.loading.lock().await;
+        if let Some(code) = compiled.code.load_full() {
+            return Ok(code);
+        }
+        let file = compiled.file.clone();
+        let file = file.ok_or_else(|| wasmtime::format_err!("it has no file in the cache"))?;
+        let engine = self.engine.clone();
+        let component = tokio::task::spawn_blocking(move || file.load(&engine)).await??;
+        let code = Arc::new(self.link(&component)?);
+        compiled.code.store(Some(code.clone()));
+        Ok(code)
     }
 
     /// Compiles a component for the cache only.
@@ -322,12 +296,12 @@ impl Engine {
         call: PluginCall,
     ) -> Result<reconciler::Descriptor, Trap> {
         let (result, _) = self
-            .run_call(compiled, call, |engine, compiled, store| {
+            .run_call(compiled, call, |engine, code, store| {
                 Box::pin(async move {
-                    let instance = compiled.pre.instance_pre().instantiate_async(&mut *store).await?;
+                    let instance = code.pre.instance_pre().instantiate_async(&mut *store).await?;
                     let plugin = Plugin::new(&mut *store, &instance)?;
                     let answer = plugin.ostler_plugin_reconciler().call_describe(&mut *store).await;
-                    engine.inspect(compiled, &instance, store).await;
+                    engine.inspect(code, &instance, store).await;
                     answer
                 })
             })
@@ -400,12 +374,12 @@ impl Engine {
         T: Lift + Send + Sync + 'static,
         (T,): ComponentNamedList + Lift,
     {
-        self.run_call(compiled, call, move |engine, compiled, store| {
+        self.run_call(compiled, call, move |engine, code, store| {
             Box::pin(async move {
-                let instance = compiled.pre.instance_pre().instantiate_async(&mut *store).await?;
-                let function: TypedFunc<P, (T,)> = compiled.find_function(export, &instance, store)?;
+                let instance = code.pre.instance_pre().instantiate_async(&mut *store).await?;
+                let function: TypedFunc<P, (T,)> = code.find_function(export, &instance, store)?;
                 let answer = function.call_async(&mut *store, parameters).await;
-                engine.inspect(compiled, &instance, store).await;
+                engine.inspect(code, &instance, store).await;
                 let (answer,) = answer?;
                 Ok(answer)
             })
@@ -432,10 +406,27 @@ impl Engine {
         mut call: PluginCall,
         body: impl for<'a> FnOnce(
             &'a Self,
-            &'a Compiled,
+            &'a LinkedCode,
             &'a mut Store<StoreState>,
         ) -> Pin<Box<dyn Future<Output = wasmtime::Result<T>> + Send + 'a>>,
     ) -> (Result<T, Trap>, PluginCall) {
+        compiled.mark_call();
+        // Without a count of references, which all calls of a plugin would write to.
+        let loaded = compiled.code.load();
+        let loaded_again;
+        let code = match &*loaded {
+            Some(code) => code,
+            None => match self.load_again(compiled).await {
+                Ok(code) => {
+                    loaded_again = code;
+                    &loaded_again
+                }
+                Err(e) => {
+                    let why = format!("the compiled code can't be loaded again: {e:#}");
+                    return (Err(Trap::HostExhausted(why)), call);
+                }
+            },
+        };
         let limits = call.limits().clone();
         let _instance = match self.reserve_instance(&limits).await {
             Ok(instance) => instance,
@@ -454,7 +445,7 @@ impl Engine {
         };
         let mut store = self.build_store(state, &limits, &meter);
         let calling = MeteredFuture {
-            inner: body(self, compiled, &mut store),
+            inner: body(self, code, &mut store),
             meter: meter.clone(),
         };
         let result = match tokio::time::timeout(limits.timeout, calling).await {
@@ -512,11 +503,11 @@ impl Engine {
 
     /// Passes the memories of a component to the inspector. They are in a core dump, and a trap yields a core dump, so a
     /// further call without any time is made.
-    async fn inspect(&self, compiled: &Compiled, instance: &Instance, store: &mut Store<StoreState>) {
+    async fn inspect(&self, code: &LinkedCode, instance: &Instance, store: &mut Store<StoreState>) {
         let Some(inspector) = &self.inspector else { return };
         store.epoch_deadline_trap();
         store.set_epoch_deadline(0);
-        let describe: TypedFunc<(), (reconciler::Descriptor,)> = compiled
+        let describe: TypedFunc<(), (reconciler::Descriptor,)> = code
             .find_function(Export::Describe, instance, store)
             .expect("it was described");
         let trapped = describe.call_async(&mut *store, ()).await;

@@ -1,6 +1,7 @@
 //! Hosts in processes of their own, which a test can stop and kill.
 
 use std::{
+    collections::BTreeSet,
     io::{BufRead, BufReader, Read},
     path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
@@ -157,6 +158,7 @@ impl HostProcess {
             .env("NO_COLOR", "1")
             // As the image has it.
             .env("MALLOC_ARENA_MAX", "2")
+            .env("MALLOC_MMAP_THRESHOLD_", "1048576")
             .stdin(Stdio::null())
             .stderr(output)
             .spawn()
@@ -205,6 +207,18 @@ impl HostProcess {
     /// Returns what the process has used so far.
     pub fn read_usage(&self) -> ProcessUsage {
         read_usage(self.child.id())
+    }
+
+    /// Lists the files with compiled code of components that the process has mapped into its memory.
+    pub fn list_mapped_code(&self) -> BTreeSet<String> {
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.child.id())).expect("it runs");
+        let files = maps
+            .lines()
+            .filter_map(|line| line.split_ascii_whitespace().nth(5));
+        files
+            .filter(|file| file.ends_with(".cwasm"))
+            .map(str::to_owned)
+            .collect()
     }
 
     /// Waits until the log contains a text.

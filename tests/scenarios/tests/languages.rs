@@ -387,7 +387,7 @@ mod figures {
         Engine::new(2, measuring_limits().memory, cached.then_some(cache), inspector).expect("an engine")
     }
 
-    fn compile_example(engine: &Engine, name: &str) -> (usize, Compiled, Duration) {
+    fn compile_example(engine: &Engine, name: &str) -> (usize, Arc<Compiled>, Duration) {
         let wasm = read_component(&format!("examples/{name}"));
         let wasi = inspection::inspect(&wasm).expect("a plugin").wasi;
         let began = Instant::now();

@@ -19,6 +19,7 @@ mod effects;
 mod faults;
 mod grants;
 mod hostile;
+mod idle_code;
 mod install;
 mod kinds;
 mod languages;

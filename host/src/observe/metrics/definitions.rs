@@ -148,6 +148,8 @@ definitions! {
         "Total number of times a component exceeded a limit";
     READS_SECRETS = gauge "ostler_plugin_reads_secrets" ["plugin"]
         "1 if the plugin is granted to read the contents of Secrets, otherwise 0";
+    CODE_LOADED = gauge "ostler_plugin_code_loaded" ["plugin"]
+        "1 if the compiled code of the plugin is in memory, 0 while it is unloaded because nothing called the plugin";
     COMPONENT_LOADS = counter "ostler_component_loads" ["plugin", "result"]
         "Total number of attempts to load a component, by result: served or refused";
     COMPONENT_ROLLBACKS = counter "ostler_component_rollbacks" ["plugin"]

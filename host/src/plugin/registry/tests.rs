@@ -19,11 +19,9 @@ use crate::{
 
 static COMPILED: LazyLock<Arc<Compiled>> = LazyLock::new(|| {
     let engine = Engine::new(1, 1 << 20, None, None).expect("an engine");
-    Arc::new(
-        engine
-            .compile(&build_component("package", "package"), false)
-            .expect("compiles"),
-    )
+    engine
+        .compile(&build_component("package", "package"), false)
+        .expect("compiles")
 });
 
 fn kind(name: &str) -> PluginKind {

@@ -4,6 +4,7 @@
 //! limits both to its own lifetime.
 
 use std::{
+    fs::File,
     io::{Read, Write},
     os::fd::AsRawFd,
     path::{Path, PathBuf},
@@ -36,8 +37,28 @@ pub struct CompileCache {
     pub compiler: Option<PathBuf>,
 }
 
+/// A file with compiled code that only this user could have written. It is kept open: its name may mean another file by now, or
+/// none.
+pub struct CodeFile(File);
+
+impl CodeFile {
+    /// Maps the code into memory.
+    pub fn load(&self, engine: &Engine) -> wasmtime::Result<Component> {
+        let path = format!("/dev/fd/{}", self.0.as_raw_fd());
+        // Unsafe because it trusts the file: only this user could write it (`CodeFolder::open_file` checks that), its name identified
+        // the engine and the component, and the file was renamed into place after it was complete.
+        #[allow(unsafe_code)]
+        unsafe {
+            Component::deserialize_file(engine, path)
+        }
+    }
+}
+
+/// A component, and the file from which its code was loaded; none if it was compiled in this process.
+pub type LoadedComponent = (Component, Option<CodeFile>);
+
 /// Loads the code of a component from the cache; none if it has to be compiled.
-pub fn load_cached(engine: &Engine, cache: Option<&CompileCache>, wasm: &[u8]) -> Option<Component> {
+pub fn load_cached(engine: &Engine, cache: Option<&CompileCache>, wasm: &[u8]) -> Option<LoadedComponent> {
     let folder = CodeFolder::open(&cache?.directory).ok()?;
     load_code(engine, &folder, &cache_file_name(engine, wasm))
 }
@@ -49,25 +70,26 @@ pub fn load_or_compile(
     cache: Option<&CompileCache>,
     arguments: &[String],
     wasm: &[u8],
-) -> wasmtime::Result<Component> {
+) -> wasmtime::Result<LoadedComponent> {
+    let compile = || Ok((Component::new(engine, wasm)?, None));
     let Some(cache) = cache else {
-        return Component::new(engine, wasm);
+        return compile();
     };
     let name = cache_file_name(engine, wasm);
     let folder = match CodeFolder::open(&cache.directory) {
         Ok(folder) => folder,
         Err(e) => {
             tracing::warn!(directory = %cache.directory.display(), error = %e, "compile cache is not used");
-            return Component::new(engine, wasm);
+            return compile();
         }
     };
-    if let Some(component) = load_code(engine, &folder, &name) {
-        return Ok(component);
+    if let Some(loaded) = load_code(engine, &folder, &name) {
+        return Ok(loaded);
     }
     if let Some(program) = &cache.compiler {
         compile_in_child(program, &cache.directory, arguments, wasm)?;
-        if let Some(component) = load_code(engine, &folder, &name) {
-            return Ok(component);
+        if let Some(loaded) = load_code(engine, &folder, &name) {
+            return Ok(loaded);
         }
         tracing::warn!(
             file = name,
@@ -79,25 +101,20 @@ pub fn load_or_compile(
     if let Err(e) = stored.and_then(|code| folder.store(&name, &code).map_err(|e| e.to_string())) {
         tracing::warn!(file = name, error = e, "storing compiled code failed");
     }
-    Ok(component)
+    Ok((component, None))
 }
 
 /// Loads code that was compiled before.
-fn load_code(engine: &Engine, folder: &CodeFolder, name: &str) -> Option<Component> {
+fn load_code(engine: &Engine, folder: &CodeFolder, name: &str) -> Option<LoadedComponent> {
     let file = match folder.open_file(name) {
-        Ok(file) => file?,
+        Ok(file) => CodeFile(file?),
         Err(e) => {
             tracing::warn!(file = name, error = %e, "compiled code is not trusted, recompiling");
             return None;
         }
     };
-    // The file that was checked, by its descriptor: its name may mean another one by now.
-    let path = format!("/dev/fd/{}", file.as_raw_fd());
-    // Unsafe because it trusts the file: only this user could write it (`open_file` checks that), the name identifies the
-    // engine and the component, and the file was renamed into place after it was complete.
-    #[allow(unsafe_code)]
-    match unsafe { Component::deserialize_file(engine, path) } {
-        Ok(component) => Some(component),
+    match file.load(engine) {
+        Ok(component) => Some((component, Some(file))),
         Err(e) => {
             tracing::warn!(
                 file = name,

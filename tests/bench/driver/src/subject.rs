@@ -201,6 +201,7 @@ fn ostler_command(
     command.env("NO_COLOR", "1");
     // As the image has it.
     command.env("MALLOC_ARENA_MAX", "2");
+    command.env("MALLOC_MMAP_THRESHOLD_", "1048576");
     Ok(command)
 }
 
@@ -284,16 +285,17 @@ impl RunningSubject {
         Self::launch(stage, subject, &name, folder, command).await
     }
 
-    /// Starts Ostler with these plugins, in a folder of its own.
+    /// Starts Ostler with these plugins, in a folder of its own. Their code is unloaded when nothing has called them for this time.
     pub async fn start_plugins(
         stage: &SceneStage,
         subject: BenchSubject,
         folder: &Path,
-        components: &[PathBuf],
-        grants: &Path,
+        (components, grants): (&[PathBuf], &Path),
+        unload_after: Duration,
     ) -> Result<Self> {
         let _ = fs::remove_file(folder.join(READY_FILE));
-        let command = ostler_command(stage, folder, components, grants)?;
+        let mut command = ostler_command(stage, folder, components, grants)?;
+        command.args(["--unload-after", &format!("{}s", unload_after.as_secs())]);
         Self::launch(stage, subject, subject.name(), folder.to_owned(), command).await
     }
 
@@ -368,6 +370,27 @@ impl RunningSubject {
             .context("the subject has no admin endpoint")?;
         let answer = self.http.get(format!("{admin}{path}")).send().await?;
         Ok(answer.error_for_status()?.json().await?)
+    }
+
+    /// Waits until the host has unloaded the code of all its plugins.
+    pub async fn wait_unloaded(&self, limit: Duration) -> Result<()> {
+        let admin = self.admin.as_deref().context("the host has no admin endpoint")?;
+        let url = format!("{admin}/metrics");
+        let wait = async {
+            loop {
+                let text = self.http.get(&url).send().await?.text().await?;
+                let mut loaded = text
+                    .lines()
+                    .filter(|line| line.starts_with("ostler_plugin_code_loaded{"));
+                if loaded.all(|line| line.ends_with(" 0")) {
+                    return anyhow::Ok(());
+                }
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        };
+        tokio::time::timeout(limit, wait)
+            .await
+            .context("plugins that nothing calls stay loaded")?
     }
 
     async fn post_command(&self, path: &str) -> Result<()> {

@@ -201,6 +201,7 @@ async fn measure_noop(
     report.report_value("cpu_seconds", cpu, "s");
     report.report_value("p50_us", percentiles.p50_us, "us");
     report.report_value("p99_us", percentiles.p99_us, "us");
+    report.report_value("rss_peak", running.process.read_usage()?.rss_peak, "bytes");
     transfers.sort_by(f64::total_cmp);
     if let Some(median) = transfers.get(transfers.len() / 2) {
         report.report_value("line_transfer_ns", *median, "ns");

@@ -22,6 +22,8 @@ const KIND: &str = "Sample";
 const SETTLE_TIME: Duration = Duration::from_secs(10);
 /// Time in which the CPU time at rest is measured.
 const REST_TIME: Duration = Duration::from_secs(30);
+/// Time without a call after which the code of a plugin is unloaded: after the measurement of the idle ones.
+const UNLOAD_AFTER: Duration = Duration::from_secs(50);
 
 /// Memory and CPU time of processes together.
 #[derive(Clone, Copy, Default)]
@@ -69,6 +71,14 @@ pub async fn run(stage: &SceneStage, subjects: &[BenchSubject], steps: &[usize])
                 report.report_value(&format!("cpu_per_hour_{step}"), per_hour, "s");
             }
             for running in running {
+                if subject.is_ostler() {
+                    running.wait_unloaded(stage.limit).await?;
+                    let pss = TotalUsage::read(&[&running.process])?.pss;
+                    for bench in &stage.benches {
+                        let report = SubjectReport { bench, subject };
+                        report.report_value(&format!("pss_unloaded_{step}"), pss, "bytes");
+                    }
+                }
                 running.process.terminate().await?;
             }
         }
@@ -82,8 +92,9 @@ async fn start_all(stage: &SceneStage, subject: BenchSubject, count: usize) -> R
         let component = stage.programs.require_component(subject)?;
         let folder = stage.folder.join(format!("density-{}-{count}", subject.name()));
         let (components, grants) = write_copies(component, &folder, count)?;
-        let start =
-            async || RunningSubject::start_plugins(stage, subject, &folder, &components, &grants).await;
+        let start = async || {
+            RunningSubject::start_plugins(stage, subject, &folder, (&components, &grants), UNLOAD_AFTER).await
+        };
         // The first start compiles the components, which a deployment does once.
         start().await?.process.terminate().await?;
         return Ok(vec![start().await?]);
