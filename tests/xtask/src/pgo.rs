@@ -108,7 +108,8 @@ impl ProfileOrigin {
 
 /// Unpacks the profile of a checkout into a folder, unless it is there. None without a profile that this compiler can read.
 pub fn unpack_profile(checkout: &Path, folder: &Path) -> Result<Option<PgoStage>> {
-    let origin = checkout.join(FOLDER).join(ORIGIN_FILE);
+    let source = checkout.join(FOLDER);
+    let origin = source.join(ORIGIN_FILE);
     let origin: ProfileOrigin =
         serde_json::from_slice(&fs::read(&origin).with_context(|| origin.display().to_string())?)?;
     let now = ProfileOrigin::of(checkout)?;
@@ -119,8 +120,8 @@ pub fn unpack_profile(checkout: &Path, folder: &Path) -> Result<Option<PgoStage>
         return Ok(None);
     }
     Ok(Some(PgoStage::Optimize {
-        profile: unpack_file(&checkout.join(FOLDER).join(PROFILE_FILE), folder)?,
-        functions: unpack_file(&checkout.join(FOLDER).join(FUNCTIONS_FILE), folder)?,
+        profile: unpack_file(&source.join(PROFILE_FILE), folder)?,
+        functions: unpack_file(&source.join(FUNCTIONS_FILE), folder)?,
     }))
 }
 

@@ -363,19 +363,22 @@ impl RunningSubject {
             .with_context(|| format!("see {}", self.folder.join("log").display()))
     }
 
+    fn build_admin_url(&self, path: &str) -> Result<String> {
+        let admin = self.admin.as_deref();
+        Ok(format!(
+            "{}{path}",
+            admin.context("the subject has no admin endpoint")?
+        ))
+    }
+
     async fn get_json(&self, path: &str) -> Result<Value> {
-        let admin = self
-            .admin
-            .as_deref()
-            .context("the subject has no admin endpoint")?;
-        let answer = self.http.get(format!("{admin}{path}")).send().await?;
+        let answer = self.http.get(self.build_admin_url(path)?).send().await?;
         Ok(answer.error_for_status()?.json().await?)
     }
 
     /// Waits until the host has unloaded the code of all its plugins.
     pub async fn wait_unloaded(&self, limit: Duration) -> Result<()> {
-        let admin = self.admin.as_deref().context("the host has no admin endpoint")?;
-        let url = format!("{admin}/metrics");
+        let url = self.build_admin_url("/metrics")?;
         let wait = async {
             loop {
                 let text = self.http.get(&url).send().await?.text().await?;
@@ -394,12 +397,8 @@ impl RunningSubject {
     }
 
     async fn post_command(&self, path: &str) -> Result<()> {
-        let admin = self
-            .admin
-            .as_deref()
-            .context("the subject has no admin endpoint")?;
         self.http
-            .post(format!("{admin}{path}"))
+            .post(self.build_admin_url(path)?)
             .send()
             .await?
             .error_for_status()?;
