@@ -194,7 +194,7 @@ struct Common {
     #[arg(long, value_name = "DIRECTORY")]
     cache_dir: Option<PathBuf>,
     /// Time without a call after which the compiled code of a plugin is unloaded. The next call loads it from the cache directory,
-    /// without which it stays.
+    /// without which it stays. `0s` never unloads it.
     #[arg(long, default_value = "10m", value_parser = parse_duration)]
     unload_after: Duration,
     /// Reconciles to store as recordings.
@@ -377,7 +377,7 @@ async fn serve_host(
         workers: common.workers.max(1),
         memory_budget: common.memory_budget.map(Into::into),
         deletion_deadline: common.deletion_deadline,
-        code_linger: common.unload_after,
+        unload_after: common.unload_after,
         cache: common.cache_dir.map(|directory| CompileCache {
             directory,
             compiler: std::env::current_exe().ok(),

@@ -491,7 +491,9 @@ fn spawn_tasks(
     }
     let services = &controller.services;
     tasks.spawn(sweep_unneeded(services.clone(), settings.watch_linger));
-    tasks.spawn(unload_idle_code(controller.engine.clone(), settings.code_linger));
+    if !settings.unload_after.is_zero() {
+        tasks.spawn(unload_idle_code(controller.engine.clone(), settings.unload_after));
+    }
     for (kind, lane) in host_kinds() {
         // Those of an installation, which another host protects.
         if settings.shares_cluster && lane == HostLane::RoleBindings {
@@ -570,13 +572,13 @@ async fn sweep_unneeded(services: Arc<Services>, linger: Duration) -> anyhow::Re
 }
 
 /// Unloads the code of components that were not called for a while.
-async fn unload_idle_code(engine: Arc<Engine>, linger: Duration) -> anyhow::Result<()> {
-    let mut sweep = tokio::time::interval((linger / 2).max(MIN_SWEEP_INTERVAL));
+async fn unload_idle_code(engine: Arc<Engine>, idle: Duration) -> anyhow::Result<()> {
+    let mut sweep = tokio::time::interval((idle / 2).max(MIN_SWEEP_INTERVAL));
     loop {
         sweep.tick().await;
         let engine = engine.clone();
         // Unmapping the code and the warm instances of an interpreter takes milliseconds.
-        let unloaded = tokio::task::spawn_blocking(move || engine.unload_idle(linger)).await?;
+        let unloaded = tokio::task::spawn_blocking(move || engine.unload_idle(idle)).await?;
         if unloaded > 0 {
             debug!(plugins = unloaded, "unloaded the code of idle plugins");
         }

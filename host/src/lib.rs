@@ -44,6 +44,7 @@ mod kube {
     pub mod secret_view;
     pub mod selector;
     pub mod time;
+    pub mod uid;
     pub mod well_known;
 }
 

@@ -57,6 +57,7 @@ use crate::{
         backoff::add_jitter,
         key::{ObjectMap, ObjectRef},
         object::KubeObject,
+        uid::Uid,
         well_known::error_reason,
     },
     observe::{metrics::ReconcileResult, telemetry::SPANS},
@@ -114,11 +115,11 @@ pub struct ObjectState {
     /// A status of which the server dropped fields: as desired, and as stored.
     dropped: Option<Box<(Value, Value)>>,
     /// Its uid and the objects that it holds, which have to be released when it is gone.
-    held_objects: Option<Box<(Box<str>, BTreeSet<ObjectRef>)>>,
+    held_objects: Option<Box<(Uid, BTreeSet<ObjectRef>)>>,
     /// Its uid and the annotation that lists the Upstreams and Clusters that it uses, in case that it is overwritten.
-    used_connections: Option<Box<(Box<str>, Box<str>)>>,
+    used_connections: Option<Box<(Uid, Box<str>)>>,
     /// Its uid and the objects that it owns on other clusters, in case that its inventory is overwritten.
-    owned_objects: Option<Box<(Box<str>, BTreeSet<ObjectRef>)>>,
+    owned_objects: Option<Box<(Uid, BTreeSet<ObjectRef>)>>,
 }
 
 /// Outcome of a reconcile, for the queue.

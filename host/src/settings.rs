@@ -60,8 +60,8 @@ pub struct HostSettings {
     pub watch_idle_timeout: Duration,
     /// Time for which a watch is kept after the last reconciler that needed it.
     pub watch_linger: Duration,
-    /// Time without a call after which the code of a component is unloaded.
-    pub code_linger: Duration,
+    /// Time without a call after which the code of a component is unloaded; zero never unloads it.
+    pub unload_after: Duration,
     /// Cache of compiled components, and the process that compiles them; none compiles at each start, in this process.
     pub cache: Option<CompileCache>,
     /// Cache of compiled functions, in the place of `cache`, for the sessions of authors.
@@ -100,7 +100,7 @@ impl Default for HostSettings {
             watch_idle_timeout: informer::IDLE_TIMEOUT,
             backoff: queue::RETRY_BACKOFF,
             watch_linger: Duration::from_secs(60),
-            code_linger: Duration::from_secs(600),
+            unload_after: Duration::from_secs(600),
             cache: None,
             #[cfg(feature = "dev")]
             functions: None,

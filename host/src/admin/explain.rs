@@ -13,7 +13,7 @@ use crate::{
         object::KubeObject,
         owned, references,
         scope::{Projection, Scope},
-        well_known::{annotation, bookkeeping::OWNER_UID},
+        well_known::annotation,
     },
     plugin::HookState,
     reconcile::stats::{ObjectStats, RecordedError},
@@ -509,7 +509,7 @@ fn of_object(key: &ObjectRef, object: Option<&KubeObject>) -> Read {
 
 /// The objects that one owns: dependencies with its UID in the label of their owner, and those of its inventory.
 fn list_owned(owner: &KubeObject, found: &[Found]) -> Vec<String> {
-    let is_owned = |child: &KubeObject| child.labels.get(OWNER_UID) == Some(&*owner.uid);
+    let is_owned = |child: &KubeObject| owned::is_owned_by(child, &owner.uid);
     let here = found.iter().filter_map(|found| match found {
         Found::Object(key, Some(child)) if is_owned(child) => Some(key.to_string()),
         _ => None,

@@ -77,7 +77,7 @@ type Seconds = Gauges<f64, std::sync::atomic::AtomicU64>;
 impl Metrics {
     /// All metrics as text.
     pub fn text(&self, format: Format, scraped: &Scraped<'_>) -> Result<String, std::fmt::Error> {
-        let plugins: Vec<_> = self.plugins.read().values().cloned().collect();
+        let plugins: Vec<_> = self.plugins.load().values().cloned().collect();
         let mut now = Registry::default();
         register_queue(&mut now, scraped, &plugins);
         register_state(&mut now, scraped);

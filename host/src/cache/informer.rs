@@ -266,6 +266,18 @@ impl Informers {
         }
     }
 
+    /// Starts an informer for a read of a plugin unless one serves it, now or once it is synced.
+    ///
+    /// # Errors
+    /// As of [`Self::ensure_informer_for`].
+    pub fn ensure_served(&self, scope: &Scope, reader: InformerReader<'_>) -> Result<(), TooManyWatches> {
+        // Most objects read what they have read before, for which nothing is copied.
+        if self.running.lock().is_served(scope) {
+            return Ok(());
+        }
+        self.ensure_informer_for(scope, reader).map(drop)
+    }
+
     /// Returns true if an informer that runs serves a scope, now or once it is synced.
     pub fn serves(&self, scope: &Scope) -> bool {
         self.running.lock().find(scope, &self.namespaces).is_ok()
@@ -449,6 +461,12 @@ fn closed_informer(scope: &Scope) -> ServingInformer {
 }
 
 impl Running {
+    /// Returns true if an informer serves a scope by its own or a wider one.
+    fn is_served(&self, scope: &Scope) -> bool {
+        let serving = self.scopes.find_serving(scope);
+        serving.or_else(|| self.scopes.find_listing(scope)).is_some()
+    }
+
     /// The informer that serves a scope. The error is the scope to start one for.
     fn find(&self, scope: &Scope, namespaces: &NamespaceScope) -> Result<ServingInformer, Scope> {
         let serving = |(scope, handle): (&Scope, &InformerHandle)| (scope.clone(), handle.synced.clone());

@@ -28,10 +28,11 @@ use self::{
     indexes::{BuiltIndex, IndexSnapshot, IndexTerm},
 };
 use crate::kube::{
-    key::{Gvk, ObjectRef},
+    key::{ClusterKindMap, ClusterKindRef, ObjectRef},
     object::{Dictionary, KubeObject, Labels},
     scope::{Projection, Scope},
     selector::{FieldSelector, LabelSelector},
+    uid::Uid,
 };
 
 /// The source from which a version of an object reached the host.
@@ -130,20 +131,6 @@ pub struct StoreSize {
     pub indexes: usize,
 }
 
-/// The key of a kind in a cluster.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct KindKey {
-    cluster: Arc<str>,
-    gvk: Gvk,
-}
-
-impl KindKey {
-    fn new(cluster: &Arc<str>, gvk: &Gvk) -> Self {
-        let (cluster, gvk) = (cluster.clone(), gvk.clone());
-        Self { cluster, gvk }
-    }
-}
-
 /// All collections of one kind in one cluster.
 #[derive(Default)]
 struct Kind {
@@ -159,7 +146,7 @@ struct Kind {
 /// The shared store.
 #[derive(Default)]
 pub struct Store {
-    kinds: RwLock<HashMap<KindKey, Kind>>,
+    kinds: RwLock<ClusterKindMap<Kind>>,
     /// Number of the next index that is built.
     next_index: AtomicU64,
 }
@@ -269,7 +256,8 @@ impl Store {
     /// Creates the collection that a watch will fill.
     pub fn open_collection(&self, scope: &Scope) {
         let mut kinds = self.kinds.write();
-        let kind = kinds.entry(KindKey::new(&scope.cluster, &scope.gvk)).or_default();
+        let id = (scope.cluster.clone(), scope.gvk.clone());
+        let kind = kinds.entry(id).or_default();
         if kind.collections.iter().all(|c| c.scope != *scope) {
             kind.collections.push(Collection::new(scope.clone()));
         }
@@ -279,7 +267,7 @@ impl Store {
     /// metadata.
     pub fn close_collection(&self, scope: &Scope) -> Vec<ObjectChange> {
         let mut kinds = self.kinds.write();
-        let id = KindKey::new(&scope.cluster, &scope.gvk);
+        let id = ClusterKindRef(&scope.cluster, &scope.gvk);
         let Some(kind) = kinds.get_mut(&id) else {
             return Vec::new();
         };
@@ -317,7 +305,7 @@ impl Store {
     /// Records the version up to which the list of a watch was complete.
     pub fn complete_list(&self, scope: &Scope, version: u64) {
         let mut kinds = self.kinds.write();
-        let kind = kinds.get_mut(&KindKey::new(&scope.cluster, &scope.gvk));
+        let kind = kinds.get_mut(&ClusterKindRef(&scope.cluster, &scope.gvk));
         let collections = kind.into_iter().flat_map(|kind| &mut kind.collections);
         for collection in collections.filter(|c| c.scope == *scope) {
             collection.listed_version = version;
@@ -336,7 +324,7 @@ impl Store {
         let sample = self.compress(key, &mut object, projection, restated.is_some());
         let object = Arc::new(object);
         let mut kinds = self.kinds.write();
-        let Some(kind) = kinds.get_mut(&KindKey::new(&key.cluster, &key.gvk)) else {
+        let Some(kind) = kinds.get_mut(&ClusterKindRef(&key.cluster, &key.gvk)) else {
             return Put::Unwatched(object);
         };
         if let Some(sample) = sample {
@@ -424,7 +412,7 @@ impl Store {
         }
         let cached = {
             let kinds = self.kinds.read();
-            let kind = kinds.get(&KindKey::new(&key.cluster, &key.gvk))?;
+            let kind = kinds.get(&ClusterKindRef(&key.cluster, &key.gvk))?;
             kind.latest(key, projection)?
         };
         let is_restated =
@@ -447,7 +435,7 @@ impl Store {
         }
         let dictionary = {
             let kinds = self.kinds.read();
-            let kind = kinds.get(&KindKey::new(&key.cluster, &key.gvk))?;
+            let kind = kinds.get(&ClusterKindRef(&key.cluster, &key.gvk))?;
             let is_cached = |o: Arc<KubeObject>| o.resource_version >= object.resource_version;
             if !restated && kind.latest(key, projection).is_some_and(is_cached) {
                 return None;
@@ -459,13 +447,13 @@ impl Store {
 
     /// Removes an object that left the scope of a watch as of a version. Only the object with this `uid` is removed;
     /// a later one of the same name stays. With a label selector the object may still be in other scopes.
-    pub fn remove(&self, scope: &Scope, key: &ObjectRef, uid: &str, version: u64) -> Option<ObjectChange> {
+    pub fn remove(&self, scope: &Scope, key: &ObjectRef, uid: &Uid, version: u64) -> Option<ObjectChange> {
         let mut kinds = self.kinds.write();
-        let kind = kinds.get_mut(&KindKey::new(&key.cluster, &key.gvk))?;
+        let kind = kinds.get_mut(&ClusterKindRef(&key.cluster, &key.gvk))?;
         // Without a selector, leaving the scope means deletion.
         let deleted = scope.selector.is_none();
         let mut old = None;
-        let is_gone = |o: &&Arc<KubeObject>| *o.uid == *uid && o.resource_version <= version;
+        let is_gone = |o: &&Arc<KubeObject>| o.uid == *uid && o.resource_version <= version;
         for collection in kind
             .collections_of(scope.projection)
             .filter(|c| deleted || c.scope == *scope)
@@ -513,15 +501,15 @@ impl Store {
     }
 
     /// Removes exactly this object from all collections, because the API server has confirmed its deletion.
-    pub fn remove_deleted(&self, key: &ObjectRef, uid: &str) -> Option<ObjectChange> {
+    pub fn remove_deleted(&self, key: &ObjectRef, uid: &Uid) -> Option<ObjectChange> {
         let mut kinds = self.kinds.write();
-        let kind = kinds.get_mut(&KindKey::new(&key.cluster, &key.gvk))?;
+        let kind = kinds.get_mut(&ClusterKindRef(&key.cluster, &key.gvk))?;
         // Late events of any version must not bring it back: a uid is never used again.
         kind.tombstones.insert(uid, u64::MAX);
         let mut old = None;
         for projection in [Projection::Metadata, Projection::Full] {
             for collection in kind.collections_of(projection) {
-                if collection.get(key).is_some_and(|o| *o.uid == *uid) {
+                if collection.get(key).is_some_and(|o| o.uid == *uid) {
                     old = collection.remove(key).or(old);
                 }
             }
@@ -535,7 +523,7 @@ impl Store {
     /// Returns one object: in full if any watch has it so, otherwise in this projection.
     pub fn get(&self, key: &ObjectRef, projection: Projection) -> Option<Arc<KubeObject>> {
         let kinds = self.kinds.read();
-        let kind = kinds.get(&KindKey::new(&key.cluster, &key.gvk))?;
+        let kind = kinds.get(&ClusterKindRef(&key.cluster, &key.gvk))?;
         let full = kind.latest(key, Projection::Full);
         full.or_else(|| kind.latest(key, projection))
     }
@@ -543,7 +531,7 @@ impl Store {
     /// Replaces a key by the cached copy of it, so that all users share one allocation.
     pub fn share_key(&self, key: ObjectRef) -> ObjectRef {
         let kinds = self.kinds.read();
-        let kind = kinds.get(&KindKey::new(&key.cluster, &key.gvk));
+        let kind = kinds.get(&ClusterKindRef(&key.cluster, &key.gvk));
         kind.and_then(|kind| kind.cached_key(&key))
             .cloned()
             .unwrap_or(key)
@@ -579,7 +567,7 @@ impl Store {
     /// object that another one has cached before.
     pub fn cached_keys(&self, scope: &Scope) -> BTreeSet<ObjectRef> {
         let kinds = self.kinds.read();
-        let kind = kinds.get(&KindKey::new(&scope.cluster, &scope.gvk));
+        let kind = kinds.get(&ClusterKindRef(&scope.cluster, &scope.gvk));
         let collections = kind.into_iter().flat_map(|kind| &kind.collections);
         let full = collections.filter(|c| c.scope.projection == Projection::Full);
         let objects = full.flat_map(|collection| &collection.objects);
@@ -652,16 +640,13 @@ impl Store {
     }
 }
 
-fn find_collection<'a>(kinds: &'a HashMap<KindKey, Kind>, scope: &Scope) -> Option<&'a Collection> {
-    let kind = kinds.get(&KindKey::new(&scope.cluster, &scope.gvk))?;
+fn find_collection<'a>(kinds: &'a ClusterKindMap<Kind>, scope: &Scope) -> Option<&'a Collection> {
+    let kind = kinds.get(&ClusterKindRef(&scope.cluster, &scope.gvk))?;
     kind.collections.iter().find(|c| c.scope == *scope)
 }
 
-fn find_collection_mut<'a>(
-    kinds: &'a mut HashMap<KindKey, Kind>,
-    scope: &Scope,
-) -> Option<&'a mut Collection> {
-    let kind = kinds.get_mut(&KindKey::new(&scope.cluster, &scope.gvk))?;
+fn find_collection_mut<'a>(kinds: &'a mut ClusterKindMap<Kind>, scope: &Scope) -> Option<&'a mut Collection> {
+    let kind = kinds.get_mut(&ClusterKindRef(&scope.cluster, &scope.gvk))?;
     kind.collections.iter_mut().find(|c| c.scope == *scope)
 }
 

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::{
     contract::limits::Limit,
     effect::writer::ApiWriter,
-    kube::{key::ObjectRef, object::KubeObject},
+    kube::{key::ObjectRef, object::KubeObject, uid::Uid},
     observe::metrics::PluginMetrics,
 };
 
@@ -98,7 +98,7 @@ fn build_reference(key: &ObjectRef, object: &KubeObject) -> Value {
         "kind": &*key.gvk.kind,
         "namespace": &*key.namespace,
         "name": &*key.name,
-        "uid": &*object.uid,
+        "uid": object.uid,
         "resourceVersion": object.resource_version.to_string(),
     })
 }
@@ -198,7 +198,7 @@ impl EventRecorder {
 /// The object that an Event is about, and the plugin that reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct EventSource {
-    uid: Box<str>,
+    uid: Uid,
     plugin: Box<str>,
 }
 
@@ -349,7 +349,7 @@ mod tests {
 
     fn source(object: impl ToString, plugin: &str) -> EventSource {
         EventSource {
-            uid: object.to_string().into(),
+            uid: Uid::from(&*object.to_string()),
             plugin: plugin.into(),
         }
     }

@@ -29,6 +29,7 @@ use crate::{
         object::KubeObject,
         scope::Projection,
         selector::LabelSelector,
+        uid::Uid,
         well_known::HOST_FIELD_MANAGER,
     },
     policy::grants::ServiceAccount,
@@ -185,6 +186,8 @@ impl ApiWriter {
     }
 
     fn record_applied(&self, by: &ObjectRef, key: &ObjectRef, new: Applied) {
+        // Its next lookups in the cache compare addresses.
+        let key = &self.store.share_key(key.clone());
         let mut applied = self.applied.lock();
         applied.entry(by.clone()).or_default().record(key, new);
     }
@@ -338,14 +341,14 @@ impl ApiWriter {
     }
 
     /// Returns true if an object with exactly this uid exists, in whichever version its kind is served now.
-    pub async fn object_exists(&self, key: &ObjectRef, uid: &str) -> Result<bool, ApiError> {
+    pub async fn object_exists(&self, key: &ObjectRef, uid: &Uid) -> Result<bool, ApiError> {
         let Some(gvk) = self.find_served(&key.gvk).await? else {
             // The CRD was deleted, and with it all objects of the kind.
             return Ok(false);
         };
         let served = ObjectRef::new(gvk, &key.namespace, &key.name);
         let found = self.read_metadata(None, &served).await?;
-        Ok(found.is_some_and(|object| *object.uid == *uid))
+        Ok(found.is_some_and(|object| object.uid == *uid))
     }
 
     /// Lists one page from the API server. Returns the objects, and the token of the next page (empty after the last).
@@ -431,7 +434,7 @@ impl ApiWriter {
     pub async fn patch_status(
         &self,
         key: &ObjectRef,
-        uid: &str,
+        uid: &Uid,
         status: &Value,
     ) -> Result<Arc<KubeObject>, ApiError> {
         self.send_status(key, json!({"uid": uid}), status).await

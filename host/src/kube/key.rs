@@ -1,15 +1,15 @@
 //! Names of kinds and objects, as the whole host uses them.
 
 use std::{
-    borrow::Borrow,
     cmp::Ordering,
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     fmt,
     hash::{BuildHasher, Hash, Hasher, RandomState},
     ops::Deref,
     sync::{Arc, LazyLock},
 };
 
+use hashbrown::{Equivalent, HashSet};
 use parking_lot::Mutex;
 use rustc_hash::FxBuildHasher;
 
@@ -20,42 +20,52 @@ use rustc_hash::FxBuildHasher;
 pub struct Gvk(Arc<GvkParts>);
 
 /// An interner: one shared copy of each name that many objects have.
-struct Interner<T> {
-    interned: HashSet<T>,
+struct Interner<T: ?Sized> {
+    /// Hashed with a random seed, so that names cannot be chosen to collide.
+    interned: HashSet<Arc<T>, RandomState>,
     /// Size at which unused names are dropped. Components may name kinds and namespaces that do not exist, so the
     /// set would otherwise grow without bound.
     sweep_at: usize,
 }
 
-static KINDS: LazyLock<Mutex<Interner<Arc<GvkParts>>>> = LazyLock::new(Mutex::default);
-static NAMESPACED_KINDS: LazyLock<Mutex<Interner<Arc<NamespacedKind>>>> = LazyLock::new(Mutex::default);
-static NAMESPACES: LazyLock<Mutex<Interner<Arc<str>>>> = LazyLock::new(Mutex::default);
+static KINDS: LazyLock<Mutex<Interner<GvkParts>>> = LazyLock::new(Mutex::default);
+static NAMESPACED_KINDS: LazyLock<Mutex<Interner<NamespacedKind>>> = LazyLock::new(Mutex::default);
+static NAMESPACES: LazyLock<Mutex<Interner<str>>> = LazyLock::new(Mutex::default);
 /// Shared, so that no reference allocates its own empty string.
-static EMPTY_NAME: LazyLock<Arc<str>> = LazyLock::new(|| "".into());
+static EMPTY_NAME: LazyLock<Arc<str>> = LazyLock::new(|| intern_name(""));
 
-impl<T> Default for Interner<T> {
+impl<T: ?Sized> Default for Interner<T> {
     fn default() -> Self {
         Self {
-            interned: HashSet::new(),
+            interned: HashSet::default(),
             sweep_at: 1024,
         }
     }
 }
 
-impl<T: ?Sized + Eq + Hash> Interner<Arc<T>> {
-    /// Returns the shared copy that equals `name`, which is made on first use.
-    fn intern(&mut self, name: impl Borrow<T> + Into<Arc<T>>) -> Arc<T> {
-        if let Some(shared) = self.interned.get(name.borrow()) {
+impl<T: ?Sized + Eq + Hash> Interner<T> {
+    /// Returns the shared copy of what `parts` name, which is made on first use.
+    fn intern<Q: ?Sized + Hash + Equivalent<Arc<T>>>(
+        &mut self,
+        parts: &Q,
+        make: impl FnOnce() -> Arc<T>,
+    ) -> Arc<T> {
+        if let Some(shared) = self.interned.get(parts) {
             return shared.clone();
         }
         if self.interned.len() >= self.sweep_at {
             self.interned.retain(|shared| Arc::strong_count(shared) > 1);
             self.sweep_at = self.sweep_at.max(2 * self.interned.len());
         }
-        let shared: Arc<T> = name.into();
+        let shared = make();
         self.interned.insert(shared.clone());
         shared
     }
+}
+
+/// The shared copy of the name of a namespace or cluster.
+fn intern_name(name: &str) -> Arc<str> {
+    NAMESPACES.lock().intern(name, || name.into())
 }
 
 /// The parts of a [`Gvk`].
@@ -67,6 +77,20 @@ pub struct GvkParts {
     pub version: Box<str>,
     /// Kind, for example `Team`.
     pub kind: Box<str>,
+}
+
+/// Borrowed [`GvkParts`]; they have the same hash.
+#[derive(Hash)]
+struct GvkNames<'a> {
+    group: &'a str,
+    version: &'a str,
+    kind: &'a str,
+}
+
+impl Equivalent<Arc<GvkParts>> for GvkNames<'_> {
+    fn equivalent(&self, parts: &Arc<GvkParts>) -> bool {
+        *parts.group == *self.group && *parts.version == *self.version && *parts.kind == *self.kind
+    }
 }
 
 impl Deref for Gvk {
@@ -107,11 +131,13 @@ impl Hash for Gvk {
 impl Gvk {
     /// Names a kind.
     pub fn new(group: &str, version: &str, kind: &str) -> Self {
-        Self(KINDS.lock().intern(GvkParts {
+        let names = GvkNames { group, version, kind };
+        let make = || GvkParts {
             group: group.into(),
             version: version.into(),
             kind: kind.into(),
-        }))
+        };
+        Self(KINDS.lock().intern(&names, || make().into()))
     }
 
     /// `group/version`, or `version` alone for the core group, as in an object's `apiVersion`.
@@ -194,6 +220,20 @@ impl fmt::Display for Gvk {
     }
 }
 
+/// A map by kinds of clusters; the name of the host's own is empty. It is looked up by [`ClusterKindRef`]: a copy of the key would
+/// change reference counts, which all processors share.
+pub type ClusterKindMap<V> = hashbrown::HashMap<(Arc<str>, Gvk), V>;
+
+/// A borrowed key of a [`ClusterKindMap`].
+#[derive(Hash)]
+pub struct ClusterKindRef<'a>(pub &'a str, pub &'a Gvk);
+
+impl Equivalent<(Arc<str>, Gvk)> for ClusterKindRef<'_> {
+    fn equivalent(&self, (cluster, gvk): &(Arc<str>, Gvk)) -> bool {
+        gvk == self.1 && **cluster == *self.0
+    }
+}
+
 /// A map by objects. Their keys have a hash of their own, which is random per process: names can't be chosen to collide, so that
 /// a hasher that is only fast will do.
 pub type ObjectMap<V> = HashMap<ObjectRef, V, FxBuildHasher>;
@@ -222,6 +262,32 @@ pub struct NamespacedKind {
     pub cluster: Arc<str>,
     /// The namespace; empty for cluster-scoped objects.
     pub namespace: Arc<str>,
+}
+
+/// A borrowed [`NamespacedKind`]; it has the same hash.
+#[derive(Hash)]
+struct NamespacedKindNames<'a> {
+    gvk: &'a Gvk,
+    cluster: &'a str,
+    namespace: &'a str,
+}
+
+impl Equivalent<Arc<NamespacedKind>> for NamespacedKindNames<'_> {
+    fn equivalent(&self, parts: &Arc<NamespacedKind>) -> bool {
+        parts.gvk == *self.gvk && *parts.cluster == *self.cluster && *parts.namespace == *self.namespace
+    }
+}
+
+impl NamespacedKindNames<'_> {
+    /// The shared copy.
+    fn intern(self) -> Arc<NamespacedKind> {
+        let make = || NamespacedKind {
+            gvk: self.gvk.clone(),
+            cluster: intern_name(self.cluster),
+            namespace: intern_name(self.namespace),
+        };
+        NAMESPACED_KINDS.lock().intern(&self, || make().into())
+    }
 }
 
 impl Deref for ObjectRefParts {
@@ -272,8 +338,12 @@ impl fmt::Debug for ObjectRef {
 impl ObjectRef {
     /// Names an object of the host's own cluster; an empty namespace means cluster-scoped.
     pub fn new(gvk: Gvk, namespace: &str, name: &str) -> Self {
-        let namespace = NAMESPACES.lock().intern(namespace);
-        Self::new_in_cluster(gvk, EMPTY_NAME.clone(), namespace, name.into())
+        Self::new_in_cluster(&gvk, "", namespace, name.into())
+    }
+
+    /// Its hash, which is random per process.
+    pub fn hash_value(&self) -> u64 {
+        self.0.hash
     }
 
     /// The object is the same, in whichever served version of its kind it is named.
@@ -285,14 +355,15 @@ impl ObjectRef {
     }
 
     /// Names an object of a cluster.
-    pub fn new_in_cluster(gvk: Gvk, cluster: Arc<str>, namespace: Arc<str>, name: Arc<str>) -> Self {
+    pub fn new_in_cluster(gvk: &Gvk, cluster: &str, namespace: &str, name: Arc<str>) -> Self {
         // Random per process, so that names cannot be chosen to collide.
         static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-        let namespaced_kind = NAMESPACED_KINDS.lock().intern(NamespacedKind {
+        let namespaced_kind = NamespacedKindNames {
             gvk,
             cluster,
             namespace,
-        });
+        }
+        .intern();
         let hash = SEED.hash_one((Arc::as_ptr(&namespaced_kind), &name));
         Self(Arc::new(ObjectRefParts {
             namespaced_kind,
@@ -307,12 +378,11 @@ impl ObjectRef {
     }
 
     /// Names the object of the same kind, namespace and name in another cluster.
-    pub fn with_cluster(self, cluster: &Arc<str>) -> Self {
-        if self.cluster == *cluster {
+    pub fn with_cluster(self, cluster: &str) -> Self {
+        if *self.cluster == *cluster {
             return self;
         }
-        let (gvk, namespace, name) = (&self.gvk, &self.namespace, &self.name);
-        Self::new_in_cluster(gvk.clone(), cluster.clone(), namespace.clone(), name.clone())
+        Self::new_in_cluster(&self.gvk, cluster, &self.namespace, self.name.clone())
     }
 }
 
@@ -346,7 +416,7 @@ pub fn all_namespaces() -> Arc<str> {
 
 /// The name of another cluster in keys: namespace and name of its `Cluster` object. All keys of a cluster share one copy.
 pub fn cluster_name(namespace: &str, name: &str) -> Arc<str> {
-    NAMESPACES.lock().intern(&*format!("{namespace}/{name}"))
+    intern_name(&format!("{namespace}/{name}"))
 }
 
 /// The kind of `Cluster` objects.
@@ -415,14 +485,17 @@ mod tests {
 
     #[test]
     fn interner_shares_equal_names_and_drops_unused_ones() {
-        let mut interner: Interner<Arc<str>> = Interner::default();
-        let kept: Vec<Arc<str>> = (0..100).map(|i| interner.intern(&*format!("kept-{i}"))).collect();
+        let mut interner = Interner::default();
+        let intern = |interner: &mut Interner<str>, name: &str| interner.intern(name, || name.into());
+        let kept: Vec<Arc<str>> = (0..100)
+            .map(|i| intern(&mut interner, &format!("kept-{i}")))
+            .collect();
         for i in 0..10_000 {
-            interner.intern(&*format!("gone-{i}"));
+            intern(&mut interner, &format!("gone-{i}"));
         }
         let size = interner.interned.len();
         assert!(size <= 1024, "{size}");
-        assert!((0..100).all(|i| Arc::ptr_eq(&kept[i], &interner.intern(&*format!("kept-{i}")))));
+        assert!((0..100).all(|i| Arc::ptr_eq(&kept[i], &intern(&mut interner, &format!("kept-{i}")))));
         let (a, b) = (Gvk::new("g", "v1", "K"), Gvk::new("g", "v1", "K"));
         assert!(Arc::ptr_eq(&a.0, &b.0));
         assert!(Gvk::new("g", "v1", "J") < a && a < Gvk::new("g", "v2", "A"));

@@ -21,6 +21,7 @@ use self::depth::DeepField;
 pub use self::json::{Dictionary, Json};
 use crate::kube::{
     key::{Gvk, ObjectRef},
+    uid::Uid,
     well_known::{bookkeeping::HELD_BY, condition_type},
 };
 
@@ -70,7 +71,7 @@ pub struct KubeObject {
     /// Changes with every write. Comparable as a number within one kind.
     pub resource_version: u64,
     /// Distinguishes this object from earlier ones of the same name.
-    pub uid: Box<str>,
+    pub uid: Uid,
     /// Changes with the spec; 0 for kinds without one.
     pub generation: i64,
     /// Its labels.
@@ -188,7 +189,7 @@ impl KubeObject {
         let object = Self {
             json: out.into(),
             resource_version: meta.resource_version.0.parse().unwrap_or(0),
-            uid: meta.uid.0.into(),
+            uid: Uid::from(&*meta.uid.0),
             generation: meta.generation,
             labels: meta.labels,
             rare: (meta.rare != RareFields::default()).then(|| Box::new(meta.rare)),

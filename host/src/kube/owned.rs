@@ -16,6 +16,7 @@ use crate::kube::{
     object::KubeObject,
     references::format_reference,
     selector::LabelSelector,
+    uid::Uid,
     well_known::bookkeeping::{OWNED_OBJECTS, OWNER, OWNER_UID},
 };
 
@@ -88,12 +89,12 @@ fn parse_entry(text: &str) -> Option<ObjectRef> {
 }
 
 /// Labels an object with the UID of its owner.
-pub fn add_owner_label(object: &mut Value, uid: &str) {
-    set_metadata(object, "labels", OWNER_UID, uid.to_owned());
+pub fn add_owner_label(object: &mut Value, uid: &Uid) {
+    set_metadata(object, "labels", OWNER_UID, uid.to_string());
 }
 
 /// Marks an object on another cluster with its owner: by the label, and by an annotation that names it.
-pub fn add_mark(object: &mut Value, owner: &ObjectRef, uid: &str) {
+pub fn add_mark(object: &mut Value, owner: &ObjectRef, uid: &Uid) {
     add_owner_label(object, uid);
     set_metadata(object, "annotations", OWNER, format_owner(owner));
 }
@@ -148,16 +149,16 @@ pub fn is_owned(object: &KubeObject) -> bool {
 }
 
 /// Returns true if an object has the label of the owner with this UID.
-pub fn is_owned_by(object: &KubeObject, uid: &str) -> bool {
-    object.labels.get(OWNER_UID) == Some(uid)
+pub fn is_owned_by(object: &KubeObject, uid: &Uid) -> bool {
+    object.labels.get(OWNER_UID).is_some_and(|owner| *uid == *owner)
 }
 
 /// Checks that an object may become, or stays, an object of this owner. One that another object owns stays that object's,
 /// unless that had the same name: then it is gone, since names are unique.
-pub fn check_takeover(live: &KubeObject, owner: &ObjectRef, uid: &str) -> Result<(), String> {
+pub fn check_takeover(live: &KubeObject, owner: &ObjectRef, uid: &Uid) -> Result<(), String> {
     let of_namesake = live.annotation(OWNER) == Some(&format_owner(owner));
     match live.labels.get(OWNER_UID) {
-        Some(other) if other != uid && !of_namesake => Err(format!(
+        Some(other) if *uid != *other && !of_namesake => Err(format!(
             "another object owns it: {} with uid {other}. If that is gone, remove the label {OWNER_UID} to have it taken over",
             live.annotation(OWNER).unwrap_or("an unknown one")
         )),
@@ -177,7 +178,7 @@ pub enum ReleaseStep {
 }
 
 /// Decides the next step towards the deletion of an owned object.
-pub fn next_release_step(live: Option<&KubeObject>, uid: &str) -> ReleaseStep {
+pub fn next_release_step(live: Option<&KubeObject>, uid: &Uid) -> ReleaseStep {
     match live {
         Some(live) if is_owned_by(live, uid) && live.is_deleting() => ReleaseStep::Wait,
         Some(live) if is_owned_by(live, uid) => ReleaseStep::Delete,
@@ -299,54 +300,61 @@ mod tests {
     #[test]
     fn only_a_marked_object_is_deleted() {
         let mut json = json!({"metadata": {"name": "a", "labels": {"x": "y"}, "annotations": null}});
-        let step = |json: &Value| next_release_step(Some(&parse(json)), "uid-1");
+        let step = |json: &Value| next_release_step(Some(&parse(json)), &"uid-1".into());
         assert_eq!(step(&json), ReleaseStep::Release, "never taken over");
-        add_mark(&mut json, &owner(), "uid-1");
+        add_mark(&mut json, &owner(), &"uid-1".into());
         assert_eq!(
             (step(&json), json["metadata"]["labels"]["x"].as_str()),
             (ReleaseStep::Delete, Some("y"))
         );
         json["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
         assert_eq!(step(&json), ReleaseStep::Wait);
-        add_mark(&mut json, &owner(), "uid-2");
+        add_mark(&mut json, &owner(), &"uid-2".into());
         assert_eq!(step(&json), ReleaseStep::Release, "of another owner by now");
         remove_mark(&mut json);
         assert_eq!(json["metadata"]["labels"], json!({"x": "y"}));
-        assert_eq!(next_release_step(None, "uid-1"), ReleaseStep::Release);
+        assert_eq!(next_release_step(None, &"uid-1".into()), ReleaseStep::Release);
     }
 
     #[test]
     fn object_of_another_owner_is_not_taken_over() {
         let mut json = json!({"metadata": {"name": "a"}});
-        let check = |json: &Value, name: &str, uid: &str| {
+        let check = |json: &Value, name: &str, uid: &Uid| {
             let owner = ObjectRef::new(Gvk::new("g.io", "v1", "Thing"), "n", name);
             check_takeover(&parse(json), &owner, uid)
         };
-        assert_eq!(check(&json, "owner", "uid-1"), Ok(()), "owned by none");
-        add_mark(&mut json, &owner(), "uid-1");
-        assert_eq!(check(&json, "owner", "uid-1"), Ok(()), "its own");
-        let refused = check(&json, "other", "uid-2").expect_err("refused");
+        assert_eq!(check(&json, "owner", &"uid-1".into()), Ok(()), "owned by none");
+        add_mark(&mut json, &owner(), &"uid-1".into());
+        assert_eq!(check(&json, "owner", &"uid-1".into()), Ok(()), "its own");
+        let refused = check(&json, "other", &"uid-2".into()).expect_err("refused");
         assert!(
             refused.contains("Thing.v1.g.io n/owner with uid uid-1"),
             "{refused}"
         );
         assert_eq!(
-            check(&json, "owner", "uid-2"),
+            check(&json, "owner", &"uid-2".into()),
             Ok(()),
             "the owner was created again"
         );
         json["metadata"]["annotations"] = Value::Null;
-        assert!(check(&json, "owner", "uid-2").is_err(), "nobody knows which");
+        assert!(
+            check(&json, "owner", &"uid-2".into()).is_err(),
+            "nobody knows which"
+        );
     }
 
     #[test]
     fn owner_of_the_same_name_on_another_cluster_is_another_owner() {
         let mut json = json!({"metadata": {"name": "a"}});
         let remote = owner().with_cluster(&cluster_name("fleet", "onboarding"));
-        add_mark(&mut json, &remote, "uid-1");
+        add_mark(&mut json, &remote, &"uid-1".into());
         let marked = parse(&json);
-        assert_eq!(check_takeover(&marked, &remote, "uid-2"), Ok(()), "created again");
-        let refused = check_takeover(&marked, &owner(), "uid-2").expect_err("refused");
+        assert_eq!(
+            check_takeover(&marked, &remote, &"uid-2".into()),
+            Ok(()),
+            "created again"
+        );
+        let refused = check_takeover(&marked, &owner(), &"uid-2".into()).expect_err("refused");
         assert!(refused.contains("n/owner fleet/onboarding"), "{refused}");
     }
 

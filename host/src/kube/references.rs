@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use crate::kube::{
     key::{Gvk, ObjectRef, is_path_segment},
     object::KubeObject,
+    uid::Uid,
     well_known::bookkeeping::{HELD_BY, HOLDS},
 };
 
@@ -16,7 +17,7 @@ use crate::kube::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// The uid of the holder.
-    pub uid: String,
+    pub uid: Uid,
     /// The holder; none when its annotation is missing or malformed.
     pub object: Option<ObjectRef>,
 }
@@ -31,12 +32,12 @@ impl std::fmt::Display for Holder {
 }
 
 /// Name of the finalizer and annotation that a holder puts on held objects.
-pub fn holder_finalizer(uid: &str) -> String {
+pub fn holder_finalizer(uid: &Uid) -> String {
     format!("{HELD_BY}{uid}")
 }
 
 /// Returns true if an object carries the finalizer of this holder.
-pub fn is_held_by(object: &KubeObject, uid: &str) -> bool {
+pub fn is_held_by(object: &KubeObject, uid: &Uid) -> bool {
     object.has_finalizer(&holder_finalizer(uid))
 }
 
@@ -49,11 +50,12 @@ pub fn is_held(object: &KubeObject) -> bool {
 pub fn list_holders(object: &KubeObject) -> Vec<Holder> {
     let marks = object.finalizers().iter().filter_map(|f| f.strip_prefix(HELD_BY));
     marks
+        .map(Uid::from)
         .map(|uid| Holder {
-            uid: uid.to_owned(),
             object: object
-                .annotation(&holder_finalizer(uid))
+                .annotation(&holder_finalizer(&uid))
                 .and_then(parse_reference),
+            uid,
         })
         .collect()
 }
@@ -172,7 +174,7 @@ mod tests {
         assert_eq!(list_held(&read, 1).len(), 2, "no more than the host writes");
         let found: Vec<String> = list_holders(&read).iter().map(ToString::to_string).collect();
         assert_eq!(found, ["Thing/n/h", "an object with uid 2"]);
-        assert!(is_held_by(&read, "1") && !is_held_by(&read, "3"));
+        assert!(is_held_by(&read, &"1".into()) && !is_held_by(&read, &"3".into()));
     }
 
     /// The holds of the last reconcile that succeeded, and those of one that has replaced all of them and then fails.

@@ -14,7 +14,8 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::{Mutex, RwLock};
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use prometheus_client::{
     encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder},
     metrics::{counter::Counter, family::Family, histogram::Histogram},
@@ -44,7 +45,8 @@ type Histograms = Family<MetricLabels, Histogram, fn() -> Histogram>;
 pub struct Metrics {
     pub(crate) registry: Registry,
     families: Families,
-    pub(crate) plugins: RwLock<HashMap<Arc<str>, Arc<PluginMetrics>>>,
+    /// Read without a lock, whose word all processors would write to in each reconcile.
+    pub(crate) plugins: ArcSwap<HashMap<Arc<str>, Arc<PluginMetrics>>>,
     rest: RestClient,
     upstreams: Family<Upstream, Counter>,
     upstream_seconds: Histograms,
@@ -160,7 +162,7 @@ impl Default for Metrics {
         Self {
             registry,
             families,
-            plugins: RwLock::default(),
+            plugins: ArcSwap::default(),
             rest,
             upstreams,
             upstream_seconds,
@@ -173,12 +175,17 @@ impl Default for Metrics {
 impl Metrics {
     /// The handles of a plugin. They are looked up once per call.
     pub fn plugin_metrics(&self, name: &Arc<str>) -> Arc<PluginMetrics> {
-        if let Some(known) = self.plugins.read().get(name) {
+        if let Some(known) = self.plugins.load().get(name) {
             return known.clone();
         }
-        let mut plugins = self.plugins.write();
-        let new = || Arc::new(PluginMetrics::new(&self.families, name));
-        plugins.entry(name.clone()).or_insert_with(new).clone()
+        // Two calls that add it at once get the same handles.
+        let new = Arc::new(PluginMetrics::new(&self.families, name));
+        self.plugins.rcu(|plugins| {
+            let mut plugins = HashMap::clone(plugins);
+            plugins.entry(name.clone()).or_insert_with(|| new.clone());
+            plugins
+        });
+        self.plugins.load()[name].clone()
     }
 
     /// The metrics of requests to the API server.

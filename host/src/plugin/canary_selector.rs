@@ -30,7 +30,7 @@ impl CanarySelector {
     /// True when the canary reconciles this object.
     pub fn matches(&self, object: &KubeObject) -> bool {
         match self {
-            Self::Weight(weight) => percentile_of(&object.uid) < *weight,
+            Self::Weight(weight) => percentile_of(&object.uid.text()) < *weight,
             Self::Selector(selector) => selector.matches(&object.labels),
         }
     }

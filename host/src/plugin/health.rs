@@ -3,11 +3,14 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    hash::Hash,
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
+
+use crate::kube::{hash::hash_to_u64, uid::Uid};
 
 /// Duration of the trial of a new build, from its first call.
 pub const TRIAL_DURATION: Duration = Duration::from_secs(60);
@@ -35,15 +38,17 @@ pub enum CallResult {
 #[derive(Clone, Copy, Debug)]
 pub enum CallSubject<'a> {
     /// The object with this uid.
-    Object(&'a str),
+    Object(&'a Uid),
     /// The message with this identity. A canary gets none, so they do not count in the comparison with it.
     Message(&'a str),
 }
 
 impl CallSubject<'_> {
     fn hash(self) -> u64 {
-        let (Self::Object(name) | Self::Message(name)) = self;
-        crate::kube::hash::hash_to_u64(|hasher| std::hash::Hash::hash(name, hasher))
+        hash_to_u64(|hasher| match self {
+            Self::Object(uid) => uid.hash(hasher),
+            Self::Message(name) => name.hash(hasher),
+        })
     }
 }
 
@@ -317,7 +322,12 @@ mod tests {
 
     fn record_call(health: &BuildHealth, object: usize, result: CallResult, now: Instant) -> HealthChange {
         let uid = object.to_string();
-        health.record_call(CallSubject::Object(&uid), result, "trapped: unreachable", now)
+        health.record_call(
+            CallSubject::Object(&Uid::from(&*uid)),
+            result,
+            "trapped: unreachable",
+            now,
+        )
     }
 
     fn start_trial() -> BuildHealth {
@@ -336,7 +346,7 @@ mod tests {
         for object in 0..2 {
             record_call(&health, object, CallResult::Trapped, now);
         }
-        let forget = |uid| health.forget_subject(CallSubject::Object(uid));
+        let forget = |uid: &str| health.forget_subject(CallSubject::Object(&uid.into()));
         assert!(!forget("0"), "the other one traps");
         assert_eq!((health.trapping().0, health.count_objects()), (1, (1, 1)));
         assert!(forget("1") && !forget("1"));

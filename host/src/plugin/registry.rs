@@ -37,6 +37,7 @@ use crate::{
     kube::{
         key::{Gvk, ObjectRef},
         object::KubeObject,
+        uid::Uid,
         well_known::plugin_reason,
     },
     policy::components::ComponentPolicy,
@@ -105,7 +106,7 @@ impl PluginRegistry {
 
     /// Forgets an object that is gone in the health of all builds of its plugin. Returns the plugin if one of them has stopped trapping
     /// by that.
-    pub fn forget_object(&self, gvk: &Gvk, uid: &str) -> Option<Arc<str>> {
+    pub fn forget_object(&self, gvk: &Gvk, uid: &Uid) -> Option<Arc<str>> {
         let slots = self.slots.read();
         let builds = slots.values().flat_map(Slot::builds).map(|build| &build.plugin);
         let mut stopped = None;

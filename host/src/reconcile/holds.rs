@@ -14,6 +14,7 @@ use crate::{
         object::KubeObject,
         references::{self, Holder, list_held, list_holders},
         scope::Projection,
+        uid::Uid,
         well_known::{annotation::FORCE_DELETE, condition_type, event_reason, object_reason},
     },
     plugin::Plugin,
@@ -88,11 +89,11 @@ impl Controller {
     }
 
     /// The objects that an object holds as far as this process has seen.
-    fn known_holds(&self, key: &ObjectRef, uid: &str) -> BTreeSet<ObjectRef> {
+    fn known_holds(&self, key: &ObjectRef, uid: &Uid) -> BTreeSet<ObjectRef> {
         let states = self.states.lock();
         let known = states.get(key).and_then(|s| s.held_objects.as_deref());
         known
-            .filter(|known| *known.0 == *uid)
+            .filter(|known| known.0 == *uid)
             .map(|known| known.1.clone())
             .unwrap_or_default()
     }
@@ -112,7 +113,7 @@ impl Controller {
     async fn remove_hold_marks(
         &self,
         holder: &ObjectRef,
-        uid: &str,
+        uid: &Uid,
         held: &BTreeSet<ObjectRef>,
     ) -> Result<(), ReconcileOutcome> {
         for object in held {

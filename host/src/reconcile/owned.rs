@@ -65,7 +65,7 @@ impl ReconcileRun<'_> {
     fn known_owned(&self) -> BTreeSet<ObjectRef> {
         let states = self.controller.states.lock();
         let known = states.get(self.key()).and_then(|s| s.owned_objects.as_deref());
-        let known = known.filter(|known| *known.0 == *self.object.uid);
+        let known = known.filter(|known| known.0 == self.object.uid);
         known.map(|known| known.1.clone()).unwrap_or_default()
     }
 

@@ -25,6 +25,7 @@ use crate::{
             Protection, UserKind, format_used, is_user_of, list_used, parse_used, protection_finalizer,
         },
         scope::Projection,
+        uid::Uid,
         well_known::{annotation, bookkeeping, error_reason, event_reason},
     },
     plugin::{self, PluginKind},
@@ -457,7 +458,7 @@ impl ReconcileRun<'_> {
             return;
         };
         self.controller.update_state(self.key(), |state| {
-            let is_known = |known: &(Box<str>, Box<str>)| known.0 == object.uid && *known.1 == *text;
+            let is_known = |known: &(Uid, Box<str>)| known.0 == object.uid && *known.1 == *text;
             if !state.used_connections.as_deref().is_some_and(is_known) {
                 state.used_connections = Some(Box::new((object.uid.clone(), text.into())));
             }

@@ -275,7 +275,7 @@ impl PluginCall {
         let remote = find_remote(services, dependency.cluster())?;
         let cache = remote.as_ref().map_or(&services.cache, |c| &c.access.cache);
         let scope = dependency.scope(&cache.namespaces);
-        let informer = cache.informers.ensure_informer_for(&scope, self.reader());
+        let informer = cache.informers.ensure_served(&scope, self.reader());
         informer.map_err(|e| self.map_sync_error(e.into()))?;
         if !self.context.is_hook() {
             services.dispatcher.record_read(&target.key, dependency.clone());

@@ -7,7 +7,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use parking_lot::Mutex;
 
-use crate::kube::key::{Gvk, ObjectMap, ObjectRef};
+use crate::kube::{
+    key::{Gvk, ObjectMap, ObjectRef},
+    uid::Uid,
+};
 
 /// Maximum bytes that all objects of a kind cache together.
 const MAX_KIND_BYTES: usize = 32 << 20;
@@ -27,16 +30,16 @@ struct KindCache {
 #[derive(Default)]
 struct Entry {
     /// The uid of the object, which distinguishes it from another object of the same name.
-    uid: Box<str>,
+    uid: Uid,
     values: BTreeMap<String, Vec<u8>>,
 }
 
 impl ObjectCache {
     /// Returns the value of a key.
-    pub fn get(&self, object: &ObjectRef, uid: &str, key: &str) -> Option<Vec<u8>> {
+    pub fn get(&self, object: &ObjectRef, uid: &Uid, key: &str) -> Option<Vec<u8>> {
         let kinds = self.0.lock();
         let entry = kinds.get(&object.gvk)?.entries.get(object);
-        entry.filter(|entry| *entry.uid == *uid)?.values.get(key).cloned()
+        entry.filter(|entry| entry.uid == *uid)?.values.get(key).cloned()
     }
 
     /// Removes the caches of all objects.
@@ -45,14 +48,14 @@ impl ObjectCache {
     }
 
     /// Sets the value of a key. Returns false if the object would then cache more than `max_bytes`, keys included.
-    pub fn set(&self, object: &ObjectRef, uid: &str, key: String, value: Vec<u8>, max_bytes: usize) -> bool {
+    pub fn set(&self, object: &ObjectRef, uid: &Uid, key: String, value: Vec<u8>, max_bytes: usize) -> bool {
         let mut kinds = self.0.lock();
         let kind = kinds.entry(object.gvk.clone()).or_default();
         let entry = kind.entries.entry(object.clone()).or_default();
-        if *entry.uid != *uid {
+        if entry.uid != *uid {
             kind.bytes -= entry.bytes();
             *entry = Entry {
-                uid: uid.into(),
+                uid: uid.clone(),
                 values: BTreeMap::new(),
             };
         }
@@ -122,23 +125,30 @@ mod tests {
     fn cached_value_ends_with_object_and_is_limited() {
         let cache = ObjectCache::default();
         let object = ObjectRef::new(Gvk::new("", "v1", "ConfigMap"), "n", "a");
-        assert!(cache.set(&object, "1", "k".into(), vec![1; 60_000], 64 << 10));
-        assert!(!cache.set(&object, "1", "l".into(), vec![1; 60_000], 64 << 10));
-        assert_eq!(cache.get(&object, "2", "k"), None, "another object of that name");
-        assert_eq!(cache.get(&object, "1", "k").map(|v| v.len()), Some(60_000));
+        assert!(cache.set(&object, &"1".into(), "k".into(), vec![1; 60_000], 64 << 10));
+        assert!(!cache.set(&object, &"1".into(), "l".into(), vec![1; 60_000], 64 << 10));
+        assert_eq!(
+            cache.get(&object, &"2".into(), "k"),
+            None,
+            "another object of that name"
+        );
+        assert_eq!(
+            cache.get(&object, &"1".into(), "k").map(|v| v.len()),
+            Some(60_000)
+        );
         cache.forget(&object);
-        assert_eq!(cache.get(&object, "1", "k"), None);
+        assert_eq!(cache.get(&object, &"1".into(), "k"), None);
     }
 
     #[test]
     fn caches_of_a_kind_are_bounded_and_leave_other_kinds_alone() {
         let cache = ObjectCache::default();
         let other = ObjectRef::new(Gvk::new("", "v1", "Secret"), "n", "a");
-        assert!(cache.set(&other, "1", "k".into(), vec![1; 60_000], 64 << 10));
+        assert!(cache.set(&other, &"1".into(), "k".into(), vec![1; 60_000], 64 << 10));
         for i in 0..1000 {
             let object = ObjectRef::new(Gvk::new("", "v1", "ConfigMap"), "n", &format!("m-{i}"));
-            assert!(cache.set(&object, "1", "k".into(), vec![1; 60_000], 64 << 10));
-            assert!(cache.get(&object, "1", "k").is_some());
+            assert!(cache.set(&object, &"1".into(), "k".into(), vec![1; 60_000], 64 << 10));
+            assert!(cache.get(&object, &"1".into(), "k").is_some());
             let kinds = cache.0.lock();
             let kind = &kinds[&object.gvk];
             let bytes: usize = kind.entries.values().map(Entry::bytes).sum();
@@ -148,6 +158,6 @@ mod tests {
                 kind.bytes
             );
         }
-        assert!(cache.get(&other, "1", "k").is_some());
+        assert!(cache.get(&other, &"1".into(), "k").is_some());
     }
 }

@@ -10,7 +10,7 @@ use rustc_hash::FxBuildHasher;
 
 use crate::{
     kube::{
-        key::{Gvk, ObjectMap, ObjectRef},
+        key::{ClusterKindMap, ClusterKindRef, Gvk, ObjectMap, ObjectRef},
         object::KubeObject,
         scope::{NamespaceScope, Projection, Scope},
         selector::{FieldSelector, LabelSelector, NAME_PATH},
@@ -167,7 +167,7 @@ pub struct DependencyGraph<K> {
     namespaces: NamespaceScope,
     reads: HashMap<K, SmallSet<ReadDependency>, FxBuildHasher>,
     objects: ObjectMap<SmallSet<K>>,
-    lists: HashMap<(Arc<str>, Gvk), Lists<K>>,
+    lists: ClusterKindMap<Lists<K>>,
     /// Number of edges that read each scope. The watches that serve them are computed when they are asked for, since RBAC may
     /// refuse one of all namespaces later.
     scopes: HashMap<Scope, usize>,
@@ -180,21 +180,26 @@ impl<K: Clone + Eq + Hash> DependencyGraph<K> {
             namespaces,
             reads: HashMap::default(),
             objects: ObjectMap::default(),
-            lists: HashMap::new(),
+            lists: ClusterKindMap::new(),
             scopes: HashMap::new(),
         }
     }
 
     /// Adds one edge.
-    pub fn add_edge(&mut self, dependant: &K, dependency: ReadDependency) {
-        let reads = self.reads.entry(dependant.clone()).or_default();
-        if !reads.insert(dependency.clone()) {
-            return;
-        }
+    pub fn add_edge(&mut self, dependant: &K, dependency: &ReadDependency) {
+        match self.reads.get_mut(dependant) {
+            Some(reads) if reads.contains(dependency) => return,
+            Some(reads) => reads.insert(dependency.clone()),
+            None => self
+                .reads
+                .entry(dependant.clone())
+                .or_default()
+                .insert(dependency.clone()),
+        };
         *self.scopes.entry(dependency.read_scope()).or_default() += 1;
         let dependants = match dependency {
             ReadDependency::Object(key, _) | ReadDependency::Owned(key, _) => {
-                self.objects.entry(key).or_default()
+                self.objects.entry(key.clone()).or_default()
             }
             ReadDependency::List(list) => {
                 let kind = self
@@ -202,12 +207,12 @@ impl<K: Clone + Eq + Hash> DependencyGraph<K> {
                     .entry((list.cluster.clone(), list.gvk.clone()))
                     .or_default();
                 let lists = kind.buckets.entry(list.bucket()).or_default();
-                if !lists.contains_key(&*list) {
+                if !lists.contains_key(list) {
                     for path in list.paths() {
                         *kind.paths.entry(path.into()).or_default() += 1;
                     }
                 }
-                lists.entry(*list).or_default()
+                lists.entry((**list).clone()).or_default()
             }
         };
         dependants.insert(dependant.clone());
@@ -222,7 +227,11 @@ impl<K: Clone + Eq + Hash> DependencyGraph<K> {
             self.remove_edge(dependant, dependency);
         }
         for dependency in &new {
-            self.add_edge(dependant, dependency.clone());
+            self.add_edge(dependant, dependency);
+        }
+        // The newer keys are more likely those of the cache, whose comparison is one of addresses.
+        if let Some(reads) = self.reads.get_mut(dependant) {
+            *reads = new;
         }
     }
 
@@ -263,7 +272,7 @@ impl<K: Clone + Eq + Hash> DependencyGraph<K> {
                 }
             }
             ReadDependency::List(list) => {
-                let id = (list.cluster.clone(), list.gvk.clone());
+                let id = ClusterKindRef(&list.cluster, &list.gvk);
                 let Some(kind) = self.lists.get_mut(&id) else {
                     return;
                 };
@@ -284,7 +293,7 @@ impl<K: Clone + Eq + Hash> DependencyGraph<K> {
         new: Option<&KubeObject>,
     ) -> Vec<K> {
         let mut found: HashSet<&K> = self.objects.get(changed).into_iter().flatten().collect();
-        if let Some(kind) = self.lists.get(&(changed.cluster.clone(), changed.gvk.clone())) {
+        if let Some(kind) = self.lists.get(&ClusterKindRef(&changed.cluster, &changed.gvk)) {
             for object in [old, new].into_iter().flatten() {
                 kind.collect_dependants(&changed.namespace, object, &mut found);
             }
@@ -529,7 +538,7 @@ mod tests {
             let mut model: HashMap<u8, HashSet<ReadDependency>> = HashMap::new();
             for step in steps {
                 match step {
-                    Step::Add(k, d) => { graph.add_edge(&k, d.clone()); model.entry(k).or_default().insert(d); }
+                    Step::Add(k, d) => { graph.add_edge(&k, &d); model.entry(k).or_default().insert(d); }
                     Step::Replace(k, d) => { graph.replace_edges(&k, d.clone()); model.insert(k, d.into_iter().collect()); }
                     Step::Drop(k) => { graph.remove_dependant(&k); model.remove(&k); }
                 }

@@ -18,6 +18,7 @@ use crate::{
         protection::differs_by_record_only,
         references,
         scope::{NamespaceScope, Scope},
+        uid::Uid,
         well_known::annotation,
     },
     schedule::{
@@ -181,9 +182,9 @@ impl WriteExpectation {
 
     /// Fulfils the expectation of a deletion: this object was deleted by us, which wakes nothing. If a watch has removed it
     /// before (`is_stored`), its wake-up may also come later.
-    pub fn fulfil_deletion(mut self, uid: &str, is_stored: bool) {
+    pub fn fulfil_deletion(mut self, uid: &Uid, is_stored: bool) {
         self.fulfilment = Fulfilment {
-            change: Some(ChangeId::Deletion(uid.into())),
+            change: Some(ChangeId::Deletion(uid.clone())),
             is_stored,
         };
     }
@@ -610,7 +611,7 @@ impl Dispatcher {
             .object()
             .filter(|read| self.first_read.contains(&read.gvk) && !inner.graph.has_readers(read))
             .cloned();
-        inner.graph.add_edge(key, dependency);
+        inner.graph.add_edge(key, &dependency);
         if let Some(read) = unread {
             inner.enqueue(&read, Priority::Normal, Cause::StatusStale, now);
             self.notify(inner);
@@ -908,7 +909,7 @@ mod tests {
             };
             dispatcher.on_change(&deletion, VersionSource::Watch, None);
             assert!(dispatcher.pop().is_none(), "held until the response arrives");
-            expectation.fulfil_deletion(uid, true);
+            expectation.fulfil_deletion(&uid.into(), true);
             assert_eq!(dispatcher.pop().is_some(), woken, "{uid}");
         }
     }

@@ -4,7 +4,10 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::{kube::key::ObjectRef, schedule::queue::Priority};
+use crate::{
+    kube::{key::ObjectRef, uid::Uid},
+    schedule::queue::Priority,
+};
 
 /// Maximum number of fulfilled expectations whose wake-up is still awaited.
 const MAX_LATE_ECHOES: usize = 64;
@@ -15,7 +18,7 @@ pub(super) enum ChangeId {
     /// The version that it has made.
     Version(u64),
     /// The uid of the object that it has deleted.
-    Deletion(Box<str>),
+    Deletion(Uid),
 }
 
 /// One reason to queue an object.

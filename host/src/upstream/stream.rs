@@ -394,7 +394,7 @@ impl EventStreams {
         self.close_outdated(|key, source| {
             if upstream {
                 key.upstream == *changed
-                    && now.is_none_or(|o| *o.uid != *source.uid || o.generation != source.generation)
+                    && now.is_none_or(|o| o.uid != *source.uid || o.generation != source.generation)
             } else {
                 source.client_inputs().0.0.iter().any(|(k, v)| {
                     named(k) && {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::kube::{
-    key::Gvk,
+    key::{ClusterKindMap, ClusterKindRef},
     scope::{NamespaceScope, Projection, Scope},
 };
 
@@ -36,25 +36,26 @@ type NamespaceScopes<T> = HashMap<Arc<str>, Vec<(Scope, T)>>;
 
 /// Scopes by cluster, kind and namespace, each with a value.
 pub(super) struct ScopeIndex<T> {
-    kinds: HashMap<(Arc<str>, Gvk), NamespaceScopes<T>>,
+    kinds: ClusterKindMap<NamespaceScopes<T>>,
 }
 
 impl<T> Default for ScopeIndex<T> {
     fn default() -> Self {
         Self {
-            kinds: HashMap::new(),
+            kinds: ClusterKindMap::new(),
         }
     }
 }
 
-fn kind_of(scope: &Scope) -> (Arc<str>, Gvk) {
-    (scope.cluster.clone(), scope.gvk.clone())
+fn kind_of(scope: &Scope) -> ClusterKindRef<'_> {
+    ClusterKindRef(&scope.cluster, &scope.gvk)
 }
 
 impl<T> ScopeIndex<T> {
     /// Adds a scope that is not in the index.
     pub(super) fn insert(&mut self, scope: Scope, value: T) {
-        let kind = self.kinds.entry(kind_of(&scope)).or_default();
+        let kind = (scope.cluster.clone(), scope.gvk.clone());
+        let kind = self.kinds.entry(kind).or_default();
         kind.entry(scope.namespace.clone())
             .or_default()
             .push((scope, value));
@@ -225,7 +226,7 @@ impl<T: InformerProgress> ScopeIndex<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kube::selector::LabelSelector;
+    use crate::kube::{key::Gvk, selector::LabelSelector};
 
     #[derive(Clone, Copy, PartialEq)]
     enum State {

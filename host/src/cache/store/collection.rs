@@ -14,6 +14,7 @@ use crate::kube::{
     key::{ObjectMap, ObjectRef},
     object::KubeObject,
     scope::Scope,
+    uid::Uid,
 };
 
 /// The objects of one watch, ordered by namespace and name.
@@ -59,15 +60,15 @@ pub(super) enum Delivery {
 /// Recently deleted objects: their uids, with the version as of which each was gone.
 #[derive(Default)]
 pub(super) struct Tombstones {
-    young: HashMap<Box<str>, u64>,
-    old: HashMap<Box<str>, u64>,
+    young: HashMap<Uid, u64>,
+    old: HashMap<Uid, u64>,
 }
 
 /// Minimum number of tombstones kept; the maximum is twice as many. Echoes come within milliseconds.
 const MIN_TOMBSTONES: usize = 4096;
 
 impl Tombstones {
-    pub(super) fn insert(&mut self, uid: &str, version: u64) {
+    pub(super) fn insert(&mut self, uid: &Uid, version: u64) {
         // Objects of metrics.k8s.io have no UID: one tombstone would be that of all of them.
         if uid.is_empty() {
             return;
@@ -75,13 +76,13 @@ impl Tombstones {
         if self.young.len() >= MIN_TOMBSTONES {
             self.old = std::mem::take(&mut self.young);
         }
-        let newest = self.young.entry(uid.into()).or_default();
+        let newest = self.young.entry(uid.clone()).or_default();
         *newest = version.max(*newest);
     }
 
     /// Returns true if an object was gone at this version already.
-    pub(super) fn contains(&self, uid: &str, version: u64) -> bool {
-        let covers = |buried: &HashMap<Box<str>, u64>| buried.get(uid).is_some_and(|v| *v >= version);
+    pub(super) fn contains(&self, uid: &Uid, version: u64) -> bool {
+        let covers = |buried: &HashMap<Uid, u64>| buried.get(uid).is_some_and(|v| *v >= version);
         covers(&self.young) || covers(&self.old)
     }
 }
@@ -159,19 +160,19 @@ impl Collection {
         query: &ListQuery<'a>,
         term: Option<&(IndexTerm, &str)>,
     ) -> Box<dyn Iterator<Item = (&'a ObjectRef, &'a Arc<KubeObject>)> + 'a> {
-        let at = |namespace: Arc<str>, name: Arc<str>| {
+        let at = |namespace: &str, name: Arc<str>| {
             let Scope { gvk, cluster, .. } = &self.scope;
-            ObjectRef::new_in_cluster(gvk.clone(), cluster.clone(), namespace, name)
+            ObjectRef::new_in_cluster(gvk, cluster, namespace, name)
         };
         let from = match query.after {
-            Some(after) => Bound::Excluded(at(after.namespace.clone(), after.name.clone())),
-            None => Bound::Included(at(query.namespace.into(), "".into())),
+            Some(after) => Bound::Excluded(at(&after.namespace, after.name.clone())),
+            None => Bound::Included(at(query.namespace, "".into())),
         };
         let from = (from, Bound::Unbounded);
         let namespace = query.namespace;
         let here = move |key: &ObjectRef| namespace.is_empty() || *key.namespace == *namespace;
         if let Some(name) = query.name() {
-            let named = at(namespace.into(), name.into());
+            let named = at(namespace, name.into());
             let is_next = match query.after {
                 Some(after) => (&after.namespace, &after.name) < (&named.namespace, &named.name),
                 None => true,

@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::kube::key::Gvk;
 
 fn gvk() -> Gvk {
     Gvk::new("", "v1", "ConfigMap")
@@ -106,7 +107,7 @@ fn size_follows_each_insertion_replacement_and_removal() {
     };
     assert_eq!(put_label(5, "a"), (2, 2 * length("a")), "in both collections");
     assert_eq!(put_label(6, "longer"), (1, length("longer")), "it has left one");
-    store.remove_deleted(&object("a", "1", 6).0, "1");
+    store.remove_deleted(&object("a", "1", 6).0, &"1".into());
     assert_eq!((store.size().objects, store.size().bytes), (0, 0));
 }
 
@@ -122,12 +123,12 @@ fn deleted_object_stays_deleted_and_its_name_can_be_reused() {
     let store = watching(&[all()]);
     put(&store, "a", "1", 5);
     let key = object("a", "1", 0).0;
-    assert!(store.remove(&all(), &key, "other", 7).is_none());
+    assert!(store.remove(&all(), &key, &"other".into(), 7).is_none());
     assert!(
-        store.remove(&all(), &key, "1", 4).is_none(),
+        store.remove(&all(), &key, &"1".into(), 4).is_none(),
         "it is newer than that"
     );
-    assert!(store.remove(&all(), &key, "1", 7).is_some());
+    assert!(store.remove(&all(), &key, &"1".into(), 7).is_some());
     assert!(
         matches!(put(&store, "a", "1", 6), Put::Unchanged),
         "a late echo of the deleted one"
@@ -185,10 +186,10 @@ fn overlapping_watches_report_a_change_once_and_both_cache_it() {
     assert_eq!((has(&x), has(&y)), (0, 1), "its labels moved it out");
     let key = labelled("o", "1", 0, "").0;
     assert!(
-        store.remove(&x, &key, "1", 3).is_none(),
+        store.remove(&x, &key, &"1".into(), 3).is_none(),
         "it remains in the other collection"
     );
-    assert!(store.remove(&y, &key, "1", 4).is_some());
+    assert!(store.remove(&y, &key, &"1".into(), 4).is_some());
     assert!(
         matches!(put(5, "b"), Put::Changed(_)),
         "its labels moved it in again; it was not restored after a deletion"
@@ -224,8 +225,8 @@ fn watch_of_full_objects_reports_changes_for_both_projections() {
     assert!(matches!(put(2, Projection::Full), Put::Changed(_)));
     assert!(matches!(put(2, Projection::Metadata), Put::Unchanged));
     let key = object("a", "1", 0).0;
-    assert!(store.remove(&meta, &key, "1", 3).is_none());
-    assert!(store.remove(&whole, &key, "1", 3).is_some());
+    assert!(store.remove(&meta, &key, &"1".into(), 3).is_none());
+    assert!(store.remove(&whole, &key, &"1".into(), 3).is_some());
     // And the other way round.
     let (key, other) = object("b", "2", 4);
     store.put(
@@ -235,8 +236,8 @@ fn watch_of_full_objects_reports_changes_for_both_projections() {
         VersionSource::Watch,
     );
     store.put(&key, other, Projection::Full, VersionSource::Watch);
-    assert!(store.remove(&whole, &key, "2", 5).is_some());
-    assert!(store.remove(&meta, &key, "2", 5).is_none());
+    assert!(store.remove(&whole, &key, &"2".into(), 5).is_some());
+    assert!(store.remove(&meta, &key, &"2".into(), 5).is_none());
     // The other collection never had the object: readers of its metadata must be woken.
     store.close_collection(&whole);
     let key = object("c", "3", 0).0;
@@ -250,7 +251,7 @@ fn watch_of_full_objects_reports_changes_for_both_projections() {
         Put::Changed(_)
     ));
     store.open_collection(&whole);
-    assert!(store.remove(&meta, &key, "3", 7).is_some());
+    assert!(store.remove(&meta, &key, &"3".into(), 7).is_some());
 }
 
 #[test]
@@ -268,7 +269,7 @@ fn index_entries_are_removed_with_their_objects() {
     assert_eq!(store.list(&all(), &query).len(), 33);
     for i in 0..100 {
         let key = labelled(&format!("o{i}"), "", 0, "").0;
-        store.remove(&all(), &key, &i.to_string(), 1000);
+        store.remove(&all(), &key, &Uid::from(&*i.to_string()), 1000);
     }
     let kinds = store.kinds.read();
     let collection = &kinds.values().next().expect("a kind").collections[0];
@@ -332,7 +333,7 @@ proptest! {
         for (version, (name, label, remove)) in steps.into_iter().enumerate() {
             let (key, object) = labelled(&name.to_string(), &name.to_string(), version as u64 + 1, &label.to_string());
             if remove {
-                store.remove(&all(), &key, &name.to_string(), version as u64 + 1);
+                store.remove(&all(), &key, &Uid::from(&*name.to_string()), version as u64 + 1);
                 model.remove(&name.to_string());
             } else {
                 store.put(&key, object, Projection::Full, VersionSource::Watch);
@@ -375,7 +376,7 @@ fn late_echo_does_not_restore_an_object_that_left_a_selector() {
         store.put(&key, first, Projection::Full, VersionSource::Watch),
         Put::Changed(_)
     ));
-    assert!(store.remove(&scope, &key, "u", 2).is_some());
+    assert!(store.remove(&scope, &key, &"u".into(), 2).is_some());
     assert!(matches!(
         store.put(&key, of(2).1, Projection::Full, VersionSource::Watch),
         Put::Unwatched(_)
@@ -414,9 +415,9 @@ fn confirmed_deletion_is_reported_once_and_never_undone() {
     for projection in [Projection::Full, Projection::Metadata] {
         store.put(&key, object("a", "1", 1).1, projection, VersionSource::Watch);
     }
-    let change = store.remove_deleted(&key, "1").expect("it was there");
+    let change = store.remove_deleted(&key, &"1".into()).expect("it was there");
     assert!(change.old.is_some() && change.new.is_none());
-    assert!(store.remove_deleted(&key, "1").is_none());
+    assert!(store.remove_deleted(&key, &"1".into()).is_none());
     // The watches lag behind.
     let late = store.put(
         &key,
@@ -425,7 +426,10 @@ fn confirmed_deletion_is_reported_once_and_never_undone() {
         VersionSource::Watch,
     );
     assert!(matches!(late, Put::Unchanged), "{late:?}");
-    assert!(store.remove(&whole, &key, "1", 5).is_none() && store.remove(&meta, &key, "1", 5).is_none());
+    assert!(
+        store.remove(&whole, &key, &"1".into(), 5).is_none()
+            && store.remove(&meta, &key, &"1".into(), 5).is_none()
+    );
     // Another object may take the name, and the deletion of the first does not concern it.
     let next = store.put(
         &key,
@@ -434,7 +438,7 @@ fn confirmed_deletion_is_reported_once_and_never_undone() {
         VersionSource::Watch,
     );
     assert!(matches!(next, Put::Changed(_)), "{next:?}");
-    assert!(store.remove_deleted(&key, "1").is_none());
+    assert!(store.remove_deleted(&key, &"1".into()).is_none());
     assert!(store.get(&key, Projection::Full).is_some());
 }
 
@@ -476,7 +480,7 @@ fn deletion_of_an_object_without_uid_does_not_hide_the_others() {
         )
     };
     let (_, gone) = put("gone");
-    assert!(store.remove(&all(), &gone, "", u64::MAX).is_some());
+    assert!(store.remove(&all(), &gone, &"".into(), u64::MAX).is_some());
     assert!(matches!(put("next"), (Put::Changed(_), _)));
 }
 
@@ -489,8 +493,8 @@ fn deletion_shown_by_relists_is_reported_once() {
         store.put(&key, object("a", "1", 1).1, projection, VersionSource::Watch);
     }
     // Both watches relist, at different versions.
-    assert!(store.remove(&whole, &key, "1", 5).is_some());
-    assert!(store.remove(&meta, &key, "1", 7).is_none());
+    assert!(store.remove(&whole, &key, &"1".into(), 5).is_some());
+    assert!(store.remove(&meta, &key, &"1".into(), 7).is_none());
 }
 
 /// The first list of a watch reports no object that a narrower one has cached: who needs all of them asks for their keys.

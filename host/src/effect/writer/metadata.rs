@@ -18,6 +18,7 @@ use crate::{
         object::KubeObject,
         protection::may_need_any,
         references,
+        uid::Uid,
         well_known::{HOST_FIELD_MANAGER, bookkeeping},
     },
     policy::grants::ServiceAccount,
@@ -36,7 +37,7 @@ impl ApiWriter {
         finalizers: &[Box<str>],
     ) -> Result<Arc<KubeObject>, ApiError> {
         let mut patch = json!({"metadata": {
-            "uid": &*object.uid,
+            "uid": object.uid,
             "resourceVersion": object.resource_version.to_string(),
             "finalizers": finalizers,
         }});
@@ -54,13 +55,13 @@ impl ApiWriter {
     pub async fn set_holds(
         &self,
         holder: &ObjectRef,
-        uid: &str,
+        uid: &Uid,
         held: &BTreeSet<ObjectRef>,
     ) -> Result<(), ApiError> {
         let text = references::format_holds(held);
         let change = |object: &KubeObject| {
             let same =
-                *object.uid != *uid || object.annotation(bookkeeping::HOLDS).unwrap_or_default() == text;
+                object.uid != *uid || object.annotation(bookkeeping::HOLDS).unwrap_or_default() == text;
             let text = Some(&text).filter(|text| !text.is_empty());
             (!same).then(|| json!({"annotations": {bookkeeping::HOLDS: text}}))
         };
@@ -73,7 +74,7 @@ impl ApiWriter {
         &self,
         key: &ObjectRef,
         holder: &ObjectRef,
-        uid: &str,
+        uid: &Uid,
         on: bool,
     ) -> Result<bool, ApiError> {
         let finalizer = references::holder_finalizer(uid);
@@ -201,7 +202,7 @@ impl ApiWriter {
     ) -> Result<bool, ApiError> {
         let prepare = |object: &KubeObject| {
             let mut metadata = change(object)?;
-            metadata["uid"] = (*object.uid).into();
+            metadata["uid"] = json!(object.uid);
             metadata["resourceVersion"] = object.resource_version.to_string().into();
             Some((PatchType::Merge, json!({"metadata": metadata})))
         };
@@ -256,7 +257,7 @@ impl ApiWriter {
         object: &KubeObject,
         mut metadata: Value,
     ) -> Result<Arc<KubeObject>, ApiError> {
-        metadata["uid"] = (*object.uid).into();
+        metadata["uid"] = json!(object.uid);
         metadata["resourceVersion"] = object.resource_version.to_string().into();
         let path = self.client.discover_resource(&key.gvk).await?.object(key);
         let patch = json!({ "metadata": metadata });

@@ -12,6 +12,7 @@ use crate::{
         key::{Gvk, ObjectRef},
         object::KubeObject,
         owned::{InventoryFull, change_inventory, format_inventory, list_owned},
+        uid::Uid,
         well_known::bookkeeping::OWNED_OBJECTS,
     },
     policy::grants::ServiceAccount,
@@ -32,13 +33,13 @@ impl ApiWriter {
     pub async fn change_owned(
         &self,
         owner: &ObjectRef,
-        uid: &str,
+        uid: &Uid,
         added: Option<&ObjectRef>,
         removed: &BTreeSet<ObjectRef>,
     ) -> Result<Result<bool, InventoryRefusal>, ApiError> {
         let refusal = Mutex::new(None);
         let change = |object: &KubeObject| {
-            if *object.uid != *uid {
+            if object.uid != *uid {
                 *refusal.lock() = Some(InventoryRefusal::Replaced);
                 return None;
             }

@@ -11,6 +11,7 @@ use crate::{
         key::ObjectRef,
         object::KubeObject,
         protection::{MAX_USED_CONNECTIONS, Protection, format_used, list_used},
+        uid::Uid,
         well_known::bookkeeping::USED_CONNECTIONS,
     },
 };
@@ -39,14 +40,14 @@ impl ApiWriter {
     pub async fn add_used(
         &self,
         user: &ObjectRef,
-        uid: &str,
+        uid: &Uid,
         connection: &ObjectRef,
     ) -> Result<bool, ApiError> {
         let is_listed = AtomicBool::new(false);
         let update = |object: &KubeObject| {
             let mut listed = list_used(object);
             let is_new = listed.insert(connection.clone());
-            let has_room = *object.uid == *uid && listed.len() <= MAX_USED_CONNECTIONS;
+            let has_room = object.uid == *uid && listed.len() <= MAX_USED_CONNECTIONS;
             is_listed.store(has_room, Ordering::Relaxed);
             (has_room && is_new).then(|| json!({"annotations": {USED_CONNECTIONS: format_used(&listed)}}))
         };

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use crate::{
     cache::store::{ObjectChange, Put, Store, VersionSource},
     client::api::ApiError,
-    kube::{key::ObjectRef, object::KubeObject, scope::Projection},
+    kube::{key::ObjectRef, object::KubeObject, scope::Projection, uid::Uid},
     schedule::dispatcher::{Dispatcher, WriteExpectation},
 };
 
@@ -155,20 +155,20 @@ impl PendingResponse<'_> {
             return;
         }
         let uid = match &marked {
-            _ if !status.details.uid.is_empty() => &*status.details.uid,
-            Some(object) if status.kind != "Status" => &*object.uid,
-            _ => before.map_or("", |before| &*before.uid),
+            _ if !status.details.uid.is_empty() => Uid::from(&*status.details.uid),
+            Some(object) if status.kind != "Status" => object.uid.clone(),
+            _ => before.map(|before| before.uid.clone()).unwrap_or_default(),
         };
         if uid.is_empty() {
             return;
         }
         let by = Some(self.by).filter(|by| *by != self.key);
-        let removed = self.responses.store.remove_deleted(self.key, uid);
+        let removed = self.responses.store.remove_deleted(self.key, &uid);
         if let Some(change) = &removed {
             self.responses.report_change(change, by);
         }
         if by.is_some() {
-            self.expectation.fulfil_deletion(uid, removed.is_none());
+            self.expectation.fulfil_deletion(&uid, removed.is_none());
         }
     }
 }
@@ -240,7 +240,7 @@ mod tests {
         let gvk = Gvk::new("", "v1", "ConfigMap");
         let (home, east) = (
             ObjectRef::new(gvk.clone(), "n", "c"),
-            ObjectRef::new(gvk.clone(), "n", "c").with_cluster(&"fleet/east".into()),
+            ObjectRef::new(gvk.clone(), "n", "c").with_cluster("fleet/east"),
         );
         for key in [&home, &east] {
             store.open_collection(&Scope {

@@ -84,7 +84,7 @@ fn trap_objects(registry: &PluginRegistry, objects: std::ops::Range<usize>) -> O
         let build = found.expect("a build");
         let (taken, _) = registry.record_call(
             &build,
-            CallSubject::Object(&uid.to_string()),
+            CallSubject::Object(&Uid::from(&*uid.to_string())),
             CallResult::Trapped,
             "trapped: unreachable",
             Instant::now(),

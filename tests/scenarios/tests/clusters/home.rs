@@ -225,7 +225,7 @@ async fn objects_of_the_home_cluster_are_reconciled_there_and_cleaned_up(mut lab
     })
     .await;
     lab.wait_idle().await;
-    let key = lab.key(&kind(), "p").with_cluster(&home(&lab).as_str().into());
+    let key = lab.key(&kind(), "p").with_cluster(&home(&lab));
     let causes = lab.host().causes(&key);
     let names: Vec<String> = causes.iter().map(ToString::to_string).collect();
     let platform = format!("dependency ConfigMap/{}/settings", lab.namespace);

@@ -82,7 +82,7 @@ async fn impersonated_user_is_limited_by_rbac_of_the_cluster(mut lab: Lab) {
     // Another user has a cache of its own.
     act_as(&users[1]).await;
     wait_not_ready(&lab, &kind(), "reader", &refused(&users[1], "list")).await;
-    let cluster = format!("{}/east", lab.namespace).into();
+    let cluster = format!("{}/east", lab.namespace);
     let key = lab.key(&config_map(), "there").with_cluster(&cluster);
     let cached = lab.host().services().cache.store.get(&key, Projection::Full);
     assert!(cached.is_none(), "the objects that the other user has read");
@@ -129,7 +129,7 @@ async fn service_accounts_of_plugins_are_limited_by_rbac_of_the_cluster(mut lab:
     bind_role(&lab, &east, &subject, json!([named])).await;
     lab.wait_seen("mine", &[r#"{"v":"1"}"#]).await;
     // The cache has the other object now, and it is refused still.
-    let cluster = format!("{}/east", lab.namespace).into();
+    let cluster = format!("{}/east", lab.namespace);
     let key = lab.key(&config_map(), "yours").with_cluster(&cluster);
     assert!(
         lab.host()

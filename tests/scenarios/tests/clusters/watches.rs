@@ -48,7 +48,7 @@ async fn unused_watch_of_another_cluster_is_stopped(mut lab: Lab) {
     lab.wait_gone(&kind(), "b").await;
     lab.wait_until("the watch is stopped", async || list_watches(&lab).is_empty())
         .await;
-    let cluster = format!("{}/east", lab.namespace).into();
+    let cluster = format!("{}/east", lab.namespace);
     let key = lab.key(&config_map(), "c").with_cluster(&cluster);
     let cached = lab.host().services().cache.store.get(&key, Projection::Full);
     assert!(cached.is_none(), "its objects are dropped");

@@ -119,7 +119,7 @@ impl SlotModel {
                         return;
                     };
                     let subject = uid.to_string();
-                    let subject = CallSubject::Object(&subject);
+                    let subject = CallSubject::Object(&Uid::from(&*subject));
                     let (back, _) = registry.record_call(&build, subject, CallResult::Trapped, "trap", now);
                     if let Some(back) = back.filter(|back| !back.canary) {
                         self.rolled_back

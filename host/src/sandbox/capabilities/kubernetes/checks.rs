@@ -342,7 +342,7 @@ fn add_owner(object: &mut Value, key: &ObjectRef, target: &CallTarget) -> Result
         "apiVersion": owner.gvk.api_version(),
         "kind": &*owner.gvk.kind,
         "name": &*owner.name,
-        "uid": &*target.object.uid,
+        "uid": target.object.uid,
         "controller": true,
         "blockOwnerDeletion": true,
     }]);

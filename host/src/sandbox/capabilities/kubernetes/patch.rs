@@ -104,7 +104,7 @@ pub(super) fn is_applied(patch: &Value, live: &Value) -> bool {
 /// Returns whether an object meets preconditions.
 pub(super) fn meets_preconditions(object: &KubeObject, preconditions: &Preconditions) -> bool {
     let version = object.resource_version.to_string();
-    preconditions.uid.as_ref().is_none_or(|uid| **uid == *object.uid)
+    preconditions.uid.as_ref().is_none_or(|uid| object.uid == **uid)
         && preconditions
             .resource_version
             .as_ref()
