@@ -10,7 +10,9 @@ pub struct RecordingBuffer {
     max_bytes: usize,
     /// An object that keeps failing must not evict the recordings of all others.
     max_per_object: usize,
-    recordings: VecDeque<Arc<RecordedCall>>,
+    /// Each with the hash of its object: every reconcile looks for those of its object, and the recordings themselves are in
+    /// the caches of other processors.
+    recordings: VecDeque<(u64, Arc<RecordedCall>)>,
     bytes: usize,
 }
 
@@ -26,33 +28,38 @@ impl RecordingBuffer {
         }
     }
 
-    /// Adds a recording, and evicts old ones until all limits are met.
-    pub fn push(&mut self, new: Arc<RecordedCall>) {
-        let is_of_object = |other: &Arc<RecordedCall>| other.key() == new.key();
+    /// Adds a recording, and evicts old ones until all limits are met. Returns those that were evicted, which take a while to
+    /// free: the caller may hold a lock.
+    #[must_use = "it is to be dropped without the lock of the buffer"]
+    pub fn push(&mut self, new: Arc<RecordedCall>) -> Vec<Arc<RecordedCall>> {
+        let hash = new.key().hash_value();
+        let is_of_object = |(of, other): &(u64, Arc<RecordedCall>)| *of == hash && other.key() == new.key();
         let of_object = self.recordings.iter().filter(|other| is_of_object(other)).count();
+        let mut evicted = Vec::new();
         if of_object >= self.max_per_object
             && let Some(oldest) = self.recordings.iter().position(is_of_object)
         {
-            self.remove_at(oldest);
+            evicted.extend(self.remove_at(oldest));
         }
         self.bytes += new.bytes();
-        self.recordings.push_back(new);
+        self.recordings.push_back((hash, new));
         while self.recordings.len() > self.max_count
             || (self.bytes > self.max_bytes && !self.recordings.is_empty())
         {
-            self.remove_at(0);
+            evicted.extend(self.remove_at(0));
         }
+        evicted
     }
 
-    fn remove_at(&mut self, index: usize) {
-        if let Some(removed) = self.recordings.remove(index) {
-            self.bytes -= removed.bytes();
-        }
+    fn remove_at(&mut self, index: usize) -> Option<Arc<RecordedCall>> {
+        let (_, removed) = self.recordings.remove(index)?;
+        self.bytes -= removed.bytes();
+        Some(removed)
     }
 
     /// The recordings, oldest first.
     pub fn recordings(&self) -> impl DoubleEndedIterator<Item = &Arc<RecordedCall>> {
-        self.recordings.iter()
+        self.recordings.iter().map(|(_, recorded)| recorded)
     }
 
     /// The number of recordings and their bytes.
@@ -72,7 +79,7 @@ mod tests {
         fn newest_recordings_stay_within_all_limits(pushes in prop::collection::vec((0u8..6, 0usize..3000), 0..60)) {
             let mut buffer = RecordingBuffer::new(8, 8 << 10, 2);
             for (object, bytes) in &pushes {
-                buffer.push(Arc::new(recorded_call(&format!("o{object}"), *bytes)));
+                drop(buffer.push(Arc::new(recorded_call(&format!("o{object}"), *bytes))));
                 let (count, total) = buffer.size();
                 prop_assert!(count <= 8 && total <= 8 << 10);
                 prop_assert_eq!(total, buffer.recordings().map(|f| f.bytes()).sum::<usize>());
@@ -90,7 +97,8 @@ mod tests {
     #[test]
     fn recording_larger_than_the_buffer_is_dropped() {
         let mut buffer = RecordingBuffer::new(8, 1 << 10, 2);
-        buffer.push(Arc::new(recorded_call("o", 4 << 10)));
+        let evicted = buffer.push(Arc::new(recorded_call("o", 4 << 10)));
+        assert_eq!(evicted.len(), 1);
         assert_eq!(buffer.size(), (0, 0));
     }
 }

@@ -118,19 +118,24 @@ impl RecordingStore {
             Retention::Failures => failed,
         };
         if stores {
-            self.stored.lock().push(recorded.clone());
+            let evicted = self.stored.lock().push(recorded.clone());
+            drop(evicted);
         }
         if !failed && recorded.is_replayable() {
-            let mut recent = self.recent.lock();
-            if let Some(buffer) = recent.get_mut(recorded.plugin()) {
-                buffer.push(recorded);
-                return;
-            }
-            let mut buffer = RecordingBuffer::new(MAX_RECENT_PER_PLUGIN, MAX_RECENT_BYTES, 1);
-            let plugin = recorded.plugin().clone();
-            buffer.push(recorded);
-            recent.insert(plugin, buffer);
+            let evicted = self.push_recent(recorded);
+            drop(evicted);
         }
+    }
+
+    /// Adds a success to those of its plugin. Returns those that were evicted.
+    fn push_recent(&self, recorded: Arc<RecordedCall>) -> Vec<Arc<RecordedCall>> {
+        let mut recent = self.recent.lock();
+        if let Some(buffer) = recent.get_mut(recorded.plugin()) {
+            return buffer.push(recorded);
+        }
+        let plugin = recorded.plugin().clone();
+        let new = RecordingBuffer::new(MAX_RECENT_PER_PLUGIN, MAX_RECENT_BYTES, 1);
+        recent.entry(plugin).or_insert(new).push(recorded)
     }
 
     /// Drops the recent successes of a plugin that was unloaded. Its failures stay for those who look for the reason.
