@@ -194,19 +194,17 @@ impl Host for PluginCall {
         let known = services
             .find_access(&cluster)
             .filter(|_| options.substitutions.is_empty());
-        let find_unchanged = || {
-            known
-                .as_ref()?
-                .api
-                .writer
-                .unchanged_since_last_apply(&by, request_digest)
-        };
-        if let Some((key, live)) = find_unchanged() {
+        if let Some(known) = known
+            && let Some((key, live)) = known.api.writer.unchanged_since_last_apply(&by, request_digest)
+        {
             self.context.check_verb(GrantVerb::Apply, &key)?;
             if names_secrets(&key.gvk) {
                 self.context.check_named_secrets(&key, &live.to_value(), None)?;
             }
-            let access = self.access_cluster(&services, &cluster, usage).await?;
+            let access = match cluster.is_empty() {
+                true => known,
+                false => self.access_cluster(&services, &cluster, usage).await?,
+            };
             self.check_patch(&access, &key).await?;
             Span::current().record("object", tracing::field::display(&key));
             self.record_written_object(key.clone(), None, options.owned)?;
@@ -214,7 +212,7 @@ impl Host for PluginCall {
                 Box::pin(self.list_as_owned(&services, &key)).await?;
             }
             // From here on a change wakes the object. One from before it is seen now.
-            if let Some((_, live)) = find_unchanged() {
+            if let Some((_, live)) = access.api.writer.unchanged_since_last_apply(&by, request_digest) {
                 self.record_apply(key.clone(), false, options.owned)?;
                 let written = key.gvk.is_secret().then(|| serde_json::from_slice(&object).ok());
                 return self.return_object(&key.gvk, &live, written.flatten().as_ref());
