@@ -10,6 +10,9 @@ use std::{
 /// Number of transfers in both directions of one measurement.
 const TRANSFERS: u32 = 200_000;
 
+/// Nanoseconds below which the cores are near each other: within a complex of caches a line takes 25 to 80, between two 200.
+pub const NEAR_TRANSFER_NS: f64 = 100.0;
+
 /// Measures the time in nanoseconds in which a cache line with a change of one core reaches another one: two threads take
 /// turns. A hypervisor may place the cores of a virtual machine on one or on several complexes of caches, and move them; between
 /// complexes a transfer takes several times as long. None on a machine with one core.
