@@ -126,6 +126,11 @@ pub fn component_path(component: &str) -> PathBuf {
     root.join(format!("{component}.wasm"))
 }
 
+/// Returns the kind that the component `examples/greeting` reconciles.
+pub fn greeting_kind() -> Gvk {
+    Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting")
+}
+
 /// Reads a built component, named `PACK/NAME`.
 pub fn read_component(component: &str) -> Vec<u8> {
     let path = component_path(component);

@@ -28,7 +28,8 @@ pub mod terminal;
 mod wait;
 
 pub use component::{
-    HeldCompiler, compiled_dir, component_path, read_component, replace_text, with_note, workspace_root,
+    HeldCompiler, compiled_dir, component_path, greeting_kind, read_component, replace_text, with_note,
+    workspace_root,
 };
 pub use concourse_simulator as simulator;
 pub use lab::{Lab, PACK_GRANTS, find_condition};

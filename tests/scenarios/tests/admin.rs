@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kube::api::DeleteParams;
 use ostler::testing::{admin::certificate::ServerCertificate, key::Gvk, recording::Retention};
-use ostler_test_harness::{Lab, process::HostProcess, scenario};
+use ostler_test_harness::{Lab, greeting_kind, process::HostProcess, scenario};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
     IsCa, KeyPair,
@@ -20,10 +20,6 @@ const HOST_PATHS: [&str; 5] = ["/metrics", "/plugins", "/reconciles", "/status",
 
 /// Connections that send nothing.
 const SILENT_CONNECTION_COUNT: usize = 300;
-
-fn greetings() -> Gvk {
-    Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting")
-}
 
 /// A service account whose token is sent to the secure address.
 struct User<'a> {
@@ -104,7 +100,7 @@ async fn apply_greeting(lab: &Lab, namespace: &str, name: &str) {
     .await;
     lab.wait_until(&format!("{namespace}/{name} is Ready"), async || {
         let found = lab
-            .api(&greetings(), namespace)
+            .api(&greeting_kind(), namespace)
             .get_opt(name)
             .await
             .expect("an answer");

@@ -1,7 +1,7 @@
 //! Invalid input is refused with the name of the invalid field or file, and other objects are not affected.
 
-use ostler::testing::{key::Gvk, plugin::LoadState};
-use ostler_test_harness::{Lab, concourse::kind, scenario};
+use ostler::testing::plugin::LoadState;
+use ostler_test_harness::{Lab, concourse::kind, greeting_kind, scenario};
 use serde_json::json;
 use wit_component::{ComponentEncoder, StringEncoding, dummy_module, embed_component_metadata};
 use wit_parser::{ManglingAndAbi, Resolve};
@@ -96,8 +96,7 @@ async fn unusable_components_are_refused_with_the_cause(mut lab: Lab) {
         "metadata": {"name": "hello", "namespace": lab.namespace}, "spec": {"name": "world"}}),
     )
     .await;
-    lab.wait_ready(&Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting"), "hello")
-        .await;
+    lab.wait_ready(&greeting_kind(), "hello").await;
 }
 
 #[scenario]

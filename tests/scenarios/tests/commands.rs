@@ -2,8 +2,7 @@
 
 use std::process::Command;
 
-use ostler::testing::key::Gvk;
-use ostler_test_harness::{Lab, process::host_binary, scenario};
+use ostler_test_harness::{Lab, greeting_kind, process::host_binary, scenario};
 use serde_json::{Value, json};
 
 use crate::observability::{FollowedCommand, ostler, serve_admin};
@@ -25,10 +24,6 @@ fn greeting(lab: &Lab, name: &str) -> Value {
         "metadata": {"name": name, "namespace": lab.namespace, "labels": {"team": name}}, "spec": {"name": "Ada"}})
 }
 
-fn greetings() -> Gvk {
-    Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting")
-}
-
 #[scenario]
 async fn objects_are_listed_reconciled_suspended_and_resumed_by_commands(mut lab: Lab) {
     lab.install(&["examples/greeting"]);
@@ -42,7 +37,7 @@ async fn objects_are_listed_reconciled_suspended_and_resumed_by_commands(mut lab
     );
     for name in ["a", "b"] {
         lab.apply(greeting(&lab, name)).await;
-        lab.wait_ready(&greetings(), name).await;
+        lab.wait_ready(&greeting_kind(), name).await;
     }
     lab.wait_idle().await;
 
@@ -82,11 +77,11 @@ async fn objects_are_listed_reconciled_suspended_and_resumed_by_commands(mut lab
     let watching = ["get", "greeting", "-w", "-n", &namespace, "--admin", &url];
     let mut watched = FollowedCommand::start(&watching);
     watched.wait_line("greeting/b").await;
-    let reconciles = lab.wake_causes(&greetings(), "a").len();
+    let reconciles = lab.wake_causes(&greeting_kind(), "a").len();
     let (good, text, _) = run(&lab, &url, &["reconcile", "greeting/a", "-n", &namespace]).await;
     assert!(good && text.starts_with("greeting/a: "), "{text}");
     lab.wait_until("it is reconciled once more", async || {
-        lab.wake_causes(&greetings(), "a").len() > reconciles
+        lab.wake_causes(&greeting_kind(), "a").len() > reconciles
     })
     .await;
     let (good, text, error) = run(
@@ -97,12 +92,12 @@ async fn objects_are_listed_reconciled_suspended_and_resumed_by_commands(mut lab
     .await;
     assert!(good && text.contains("greeting/a suspended"), "{text}{error}");
     watched.wait_line("greeting/a Paused").await;
-    let paused = lab.get(&greetings(), "a").await.expect("the greeting");
+    let paused = lab.get(&greeting_kind(), "a").await.expect("the greeting");
     assert_eq!(paused["metadata"]["annotations"]["ostler.dev/paused"], "true");
     let (good, _, error) = run(&lab, &url, &["resume", "greeting/a", "-n", &namespace]).await;
     assert!(good, "{error}");
     watched.wait_line("greeting/a Ready").await;
-    lab.delete(&greetings(), "b").await;
+    lab.delete(&greeting_kind(), "b").await;
     watched.wait_line("greeting/b deleted").await;
 
     let completer = lab.path().join("kubectl_complete-ostler");

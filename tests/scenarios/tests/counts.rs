@@ -13,7 +13,7 @@ use ostler::testing::{
 use ostler_test_harness::{
     Lab,
     allocations::{Allocations, count_allocations, count_cached_objects, count_kept_memory},
-    probe, scenario, workspace_root,
+    greeting_kind, probe, scenario, workspace_root,
 };
 use serde_json::{Value, json};
 
@@ -37,10 +37,6 @@ const EVENTS: &str = "watch events";
 /// Room above the counts of the files: repeated runs differ by less than a hundredth.
 const RATIO: f64 = 1.05;
 
-fn greetings() -> Gvk {
-    Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting")
-}
-
 fn greeting(lab: &Lab, object: &str, greeted: &str) -> Value {
     json!({ "apiVersion": "examples.ostler.dev/v1alpha1", "kind": "Greeting",
         "metadata": { "name": object, "namespace": lab.namespace }, "spec": { "name": greeted } })
@@ -60,10 +56,10 @@ async fn add_greetings(lab: &Lab, series: &str, count: usize) -> Vec<ObjectRef> 
         lab.apply(greeting(lab, name, "Ada")).await;
     }
     for name in &names {
-        lab.wait_ready(&greetings(), name).await;
+        lab.wait_ready(&greeting_kind(), name).await;
     }
     lab.wait_idle().await;
-    names.iter().map(|name| lab.key(&greetings(), name)).collect()
+    names.iter().map(|name| lab.key(&greeting_kind(), name)).collect()
 }
 
 /// Compares counts with the limits of a file.

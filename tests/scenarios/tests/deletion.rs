@@ -8,7 +8,7 @@ use ostler::testing::{
 use ostler_test_harness::{
     Lab,
     concourse::kind,
-    find_condition, probe, read_component, replace_text, scenario,
+    find_condition, greeting_kind, probe, read_component, replace_text, scenario,
     simulator::{ConcourseSimulator, FaultAction, SimulatorOptions},
 };
 use serde_json::json;
@@ -463,7 +463,7 @@ const RENAMED_FINALIZER: &str = "examples.ostler.dev/welcomes";
 /// The host knows its own finalizers by the managers of the fields, which is why those of others stay.
 #[scenario(real = "managed fields of finalizers")]
 async fn finalizer_that_a_build_has_renamed_is_removed_after_the_cleanup(mut lab: Lab) {
-    let greeting = Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting");
+    let greeting = greeting_kind();
     lab.install(&["examples/greeting"]);
     lab.start_host().await;
     for name in ["cleaned", "forced"] {

@@ -12,16 +12,16 @@ use std::{
 };
 
 use ostler::testing::{engine::Inspector, grants::Grants, key::Gvk};
-use ostler_test_harness::{Lab, captured_logs, find_condition, probe, scenario};
+use ostler_test_harness::{
+    Lab, captured_logs, find_condition, greeting_kind,
+    probe::{self, config_map},
+    scenario,
+};
 use serde_json::{Value, json};
 use server::Mirror;
 
 pub(crate) fn hostile() -> Gvk {
     Gvk::new("tests.ostler.dev", "v1alpha1", "Hostile")
-}
-
-fn config_map() -> Gvk {
-    Gvk::new("", "v1", "ConfigMap")
 }
 
 pub(crate) fn object(lab: &Lab, name: &str, behaviour: &str) -> Value {
@@ -49,10 +49,6 @@ async fn wait_attempts(lab: &Lab, behaviour: &str) -> Vec<String> {
 fn greeting(lab: &Lab, name: &str) -> Value {
     json!({"apiVersion": "examples.ostler.dev/v1alpha1", "kind": "Greeting",
         "metadata": {"name": name, "namespace": lab.namespace}, "spec": {"name": name}})
-}
-
-fn greetings() -> Gvk {
-    Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting")
 }
 
 /// Sets the grants of the hostile plugin, beside those of deploy/grants.yaml for other plugins.
@@ -83,7 +79,7 @@ async fn expect_isolated_failure(lab: &mut Lab, behaviour: &str, reason: &str, w
     lab.apply(object(lab, "good", "behave")).await;
     lab.apply(greeting(lab, "neighbour")).await;
     lab.wait_ready(&hostile(), "good").await;
-    lab.wait_ready(&greetings(), "neighbour").await;
+    lab.wait_ready(&greeting_kind(), "neighbour").await;
     lab.apply(object(lab, "bad", "behave")).await;
     lab.wait_ready(&hostile(), "bad").await;
 }
@@ -130,7 +126,7 @@ async fn randomly_trapping_objects_become_ready_by_retries(mut lab: Lab) {
         lab.apply(object(&lab, &format!("random-{i}"), "random")).await;
     }
     lab.apply(greeting(&lab, "neighbour")).await;
-    lab.wait_ready(&greetings(), "neighbour").await;
+    lab.wait_ready(&greeting_kind(), "neighbour").await;
     for i in 0..10 {
         lab.wait_ready(&hostile(), &format!("random-{i}")).await;
     }

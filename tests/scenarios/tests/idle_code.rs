@@ -7,19 +7,14 @@ use ostler::testing::{
     engine::{CompileCache, Engine},
     grants::Grants,
     inspection,
-    key::Gvk,
     limits::PluginLimits,
     plugin_policy::PluginPolicy,
 };
-use ostler_test_harness::{Lab, process::HostProcess, read_component, scenario};
+use ostler_test_harness::{Lab, greeting_kind, process::HostProcess, read_component, scenario};
 use serde_json::json;
 
 /// Number of objects whose reconciles call an unloaded plugin together.
 const GREETINGS: usize = 20;
-
-fn greetings() -> Gvk {
-    Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting")
-}
 
 #[scenario]
 async fn code_of_an_idle_plugin_is_unmapped_until_its_next_call(lab: Lab) {
@@ -37,7 +32,8 @@ async fn code_of_an_idle_plugin_is_unmapped_until_its_next_call(lab: Lab) {
             .await;
         }
         for number in 0..GREETINGS {
-            lab.wait_ready(&greetings(), &format!("g{round}-{number}")).await;
+            lab.wait_ready(&greeting_kind(), &format!("g{round}-{number}"))
+                .await;
         }
         lab.wait_until("no code is mapped", async || host.list_mapped_code().is_empty())
             .await;

@@ -9,7 +9,8 @@ use ostler::testing::{
     plugin::HookState,
 };
 use ostler_test_harness::{
-    Lab, PACK_GRANTS, find_condition, process::LIFECYCLE_GRANTS, read_component, scenario, with_note,
+    Lab, PACK_GRANTS, find_condition, greeting_kind, probe::config_map, process::LIFECYCLE_GRANTS,
+    read_component, scenario, with_note,
 };
 use serde_json::{Value, json};
 
@@ -17,10 +18,6 @@ const UPGRADES: &str = "tests.ostler.dev/upgrades";
 
 fn beats() -> Gvk {
     Gvk::new("tests.ostler.dev", "v1alpha1", "Beat")
-}
-
-fn config_map() -> Gvk {
-    Gvk::new("", "v1", "ConfigMap")
 }
 
 async fn beat(lab: &Lab, name: &str, upgrade: &str) {
@@ -126,11 +123,7 @@ async fn objects_wait_while_initialize_fails(mut lab: Lab) {
         "metadata": {"name": "neighbour", "namespace": lab.namespace}, "spec": {"name": "neighbour"}}),
     )
     .await;
-    lab.wait_ready(
-        &Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting"),
-        "neighbour",
-    )
-    .await;
+    lab.wait_ready(&greeting_kind(), "neighbour").await;
     let waiting = lab.get(&beats(), "waiting").await.expect("it is there");
     assert_eq!(find_condition(&waiting, "Ready"), Value::Null);
     assert_eq!(lab.get(&config_map(), "waiting").await, None);

@@ -23,7 +23,9 @@ use ostler::testing::{
     log_ring::LogLine,
     queue::Priority,
 };
-use ostler_test_harness::{ADMIN_PASSWORD, Lab, PACK_GRANTS, concourse::kind, probe, process, scenario};
+use ostler_test_harness::{
+    ADMIN_PASSWORD, Lab, PACK_GRANTS, concourse::kind, greeting_kind, probe, process, scenario,
+};
 use serde_json::{Value, json};
 
 /// The admin server of the lab's host.
@@ -230,7 +232,7 @@ fn greeting(lab: &Lab, name: &str) -> Value {
 
 #[scenario]
 async fn unchanged_status_is_not_written(mut lab: Lab) {
-    let gvk = Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting");
+    let gvk = greeting_kind();
     lab.install(&["examples/greeting"]);
     lab.start_host().await;
     let (_, admin) = serve_admin(&lab).await;

@@ -21,7 +21,7 @@ use ostler::testing::{
     signature::SigningKey,
 };
 use ostler_test_harness::{
-    Lab, find_condition,
+    Lab, find_condition, greeting_kind,
     process::{HostProcess, Signal},
     read_component,
     registry::{REGISTRY_PASSWORD, REGISTRY_USER, RegistryProcess},
@@ -43,10 +43,6 @@ fn kind() -> Gvk {
 
 fn hostile() -> Gvk {
     Gvk::new("tests.ostler.dev", "v1alpha1", "Hostile")
-}
-
-fn greeting() -> Gvk {
-    Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting")
 }
 
 /// A Plugin object; null if there is none.
@@ -197,7 +193,7 @@ async fn plugin_object_takes_over_plugin_of_directory(mut lab: Lab) {
         ("Plugin/greeting", LoadState::Serving)
     );
     apply_greeting(&lab, "hello").await;
-    lab.wait_ready(&greeting(), "hello").await;
+    lab.wait_ready(&greeting_kind(), "hello").await;
     let object = wait_plugin_condition(&lab, "greeting", "Ready", "True", "Ready").await;
     let status = &object["status"];
     assert_eq!(status["running"]["digest"], served.digest);
@@ -251,7 +247,7 @@ async fn plugin_object_takes_over_plugin_of_directory(mut lab: Lab) {
     })
     .await;
     apply_greeting(&lab, "again").await;
-    lab.wait_ready(&greeting(), "again").await;
+    lab.wait_ready(&greeting_kind(), "again").await;
 }
 
 #[scenario]
@@ -268,7 +264,7 @@ async fn changed_grants_apply_without_reload(mut lab: Lab) {
     lab.start_host().await;
     apply_greeting(&lab, "hello").await;
     lab.wait_until("it is denied with the field of the Plugin object", async || {
-        let object = lab.get(&greeting(), "hello").await.unwrap_or_default();
+        let object = lab.get(&greeting_kind(), "hello").await.unwrap_or_default();
         let ready = find_condition(&object, "Ready");
         let why = ready["message"].as_str().unwrap_or_default();
         ready["status"] == "False" && why.contains("spec.grants.kubernetes")
@@ -282,7 +278,7 @@ async fn changed_grants_apply_without_reload(mut lab: Lab) {
     let before = report(&lab, "greeting");
     let all = json!({"reconciles": [{"group": "*", "kinds": ["*"]}], "kubernetes": [{"kinds": ["ConfigMap"], "verbs": ["get", "apply", "delete"]}], "events": true});
     apply_plugin(&lab, "greeting", spec(all)).await;
-    lab.wait_ready(&greeting(), "hello").await;
+    lab.wait_ready(&greeting_kind(), "hello").await;
     let object = wait_plugin_condition(&lab, "greeting", "Granted", "True", "AllGranted").await;
     assert_eq!(find_condition(&object, "Ready")["status"], "True");
     let after = report(&lab, "greeting");
@@ -300,7 +296,7 @@ async fn expect_denied(lab: &Lab, name: &str) {
     lab.wait_until(
         &format!("{name} is denied with the field of the Plugin object"),
         async || {
-            let object = lab.get(&greeting(), name).await.unwrap_or_default();
+            let object = lab.get(&greeting_kind(), name).await.unwrap_or_default();
             let why = find_condition(&object, "Ready")["message"].clone();
             why.as_str()
                 .unwrap_or_default()
@@ -327,18 +323,18 @@ async fn changed_grants_apply_while_a_build_is_pulled(mut lab: Lab) {
     lab.install(&["examples/greeting"]);
     lab.start_host().await;
     apply_greeting(&lab, "file").await;
-    lab.wait_ready(&greeting(), "file").await;
+    lab.wait_ready(&greeting_kind(), "file").await;
     // The grants of an object apply to the build of a file while its own build is being pulled.
     apply_plugin(&lab, "greeting", spec(&oci, none())).await;
     expect_denied(&lab, "bound").await;
     apply_plugin(&lab, "greeting", spec(&file, all())).await;
-    lab.wait_ready(&greeting(), "bound").await;
+    lab.wait_ready(&greeting_kind(), "bound").await;
     wait_plugin_condition(&lab, "greeting", "Ready", "True", "Ready").await;
     apply_plugin(&lab, "greeting", spec(&oci, none())).await;
     expect_denied(&lab, "less").await;
     // The change of the source is reverted before the pull finishes.
     apply_plugin(&lab, "greeting", spec(&file, all())).await;
-    lab.wait_ready(&greeting(), "less").await;
+    lab.wait_ready(&greeting_kind(), "less").await;
     wait_plugin_condition(&lab, "greeting", "Ready", "True", "Ready").await;
     lab.delete_plugin("greeting").await;
 }
@@ -402,19 +398,19 @@ async fn objects_of_suspended_plugin_wait(mut lab: Lab) {
     apply_hostile(&lab, "neighbour", "behave", "x").await;
     lab.wait_ready(&hostile(), "neighbour").await;
     for name in ["early", "late"] {
-        let waiting = lab.get(&greeting(), name).await.expect("it is there");
+        let waiting = lab.get(&greeting_kind(), name).await.expect("it is there");
         assert!(waiting["status"].is_null(), "{waiting:#}");
     }
     apply_plugin(&lab, "greeting", spec(false)).await;
     for name in ["early", "late"] {
-        lab.wait_ready(&greeting(), name).await;
+        lab.wait_ready(&greeting_kind(), name).await;
     }
     apply_plugin(&lab, "greeting", spec(true)).await;
     wait_plugin_condition(&lab, "greeting", "Healthy", "Unknown", "Suspended").await;
     apply_greeting(&lab, "later").await;
     apply_hostile(&lab, "another", "behave", "x").await;
     lab.wait_ready(&hostile(), "another").await;
-    let waiting = lab.get(&greeting(), "later").await.expect("it is there");
+    let waiting = lab.get(&greeting_kind(), "later").await.expect("it is there");
     assert!(waiting["status"].is_null(), "{waiting:#}");
     lab.delete_plugin("greeting").await;
 }
@@ -763,13 +759,13 @@ async fn signed_component_is_pulled_from_a_private_registry(mut lab: Lab) {
     assert!(message(&object, "Loaded").starts_with("signed by "), "{object:#}");
     assert_eq!(object["status"]["running"]["source"], pinned);
     apply_greeting(&lab, "hello").await;
-    lab.wait_ready(&greeting(), "hello").await;
+    lab.wait_ready(&greeting_kind(), "hello").await;
     // A host starts from its cache while the registry is down.
     registry.stop();
     lab.host.take();
     lab.start_host().await;
     assert_eq!(report(&lab, "greeting").state, LoadState::Serving);
     apply_greeting(&lab, "again").await;
-    lab.wait_ready(&greeting(), "again").await;
+    lab.wait_ready(&greeting_kind(), "again").await;
     lab.delete_plugin("greeting").await;
 }

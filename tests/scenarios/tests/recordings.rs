@@ -14,7 +14,9 @@ use ostler::testing::{
     recording::{Retention, format::Recording, value::RecordedValue},
     replay::{Difference, Replayed, replay},
 };
-use ostler_test_harness::{ADMIN_PASSWORD, Lab, PACK_GRANTS, concourse::kind, read_component, scenario};
+use ostler_test_harness::{
+    ADMIN_PASSWORD, Lab, PACK_GRANTS, concourse::kind, greeting_kind, read_component, scenario,
+};
 use serde_json::{Value, json};
 use wasmparser::{Parser, Payload, TypeRef};
 
@@ -275,11 +277,7 @@ async fn new_build_is_tested_with_recordings(mut lab: Lab) {
         lab.apply(greeting(&lab, &format!("g{i}"))).await;
     }
     for i in 0..5 {
-        lab.wait_ready(
-            &Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting"),
-            &format!("g{i}"),
-        )
-        .await;
+        lab.wait_ready(&greeting_kind(), &format!("g{i}")).await;
     }
     lab.wait_idle().await;
     let report = || -> SlotReport { lab.host().registry().reports()[0].clone() };
@@ -299,8 +297,7 @@ async fn new_build_is_tested_with_recordings(mut lab: Lab) {
         refused.message
     );
     lab.apply(greeting(&lab, "after")).await;
-    lab.wait_ready(&Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting"), "after")
-        .await;
+    lab.wait_ready(&greeting_kind(), "after").await;
     lab.wait_idle().await;
     // A build with another result serves, and the difference is reported.
     lab.install_bytes("greeting", &replace_text(&wasm, "Hello", "Howdy"));

@@ -1,7 +1,7 @@
 //! Hot swap of a plugin under load: no edit is lost, no call fails, and an invalid build never serves.
 
 use ostler::testing::{key::Gvk, plugin::LoadState};
-use ostler_test_harness::{Lab, read_component, scenario, with_note};
+use ostler_test_harness::{Lab, greeting_kind, read_component, scenario, with_note};
 use serde_json::{Value, json};
 
 const OBJECT_COUNT: usize = 200;
@@ -35,7 +35,7 @@ async fn ten_swaps_under_load_lose_no_edit(mut lab: Lab) {
         })
         .await;
     }
-    let gvk = Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting");
+    let gvk = greeting_kind();
     let last = format!("Hello, round {SWAP_COUNT}!");
     let maps = Gvk::new("", "v1", "ConfigMap");
     lab.wait_until("every last edit is reconciled", async || {
@@ -88,8 +88,7 @@ async fn invalid_build_is_refused_and_the_previous_one_serves(mut lab: Lab) {
         .await;
     }
     lab.apply(greeting(&lab, 0, "still here")).await;
-    lab.wait_ready(&Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting"), "g0")
-        .await;
+    lab.wait_ready(&greeting_kind(), "g0").await;
     lab.install_bytes("greeting", &with_note(&wasm, "fixed"));
     lab.wait_until("the fixed build serves", async || {
         let report = lab.host().registry().reports()[0].clone();

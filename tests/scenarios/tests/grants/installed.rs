@@ -15,7 +15,7 @@ use ostler::testing::{
     plugin::install::host_objects,
 };
 use ostler_test_harness::{
-    Lab, find_condition,
+    Lab, find_condition, greeting_kind,
     process::host_binary,
     read_component,
     registry::RegistryProcess,
@@ -38,10 +38,6 @@ const UNUSED_RULES: &[&str] = &[
     // An apply that creates the object is authorized for both verbs by the API server itself.
     "greeting create configmaps",
 ];
-
-fn greeting() -> Gvk {
-    Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting")
-}
 
 /// The service account of the host of a test.
 fn host_account(lab: &Lab) -> ServiceAccount {
@@ -202,9 +198,9 @@ pub async fn installed_plugin_runs_with_exactly_its_rights(mut lab: Lab) {
     let client = client_as_host(lab.client.clone(), host.user_name(), rights.clone());
     lab.start_host_with(client).await;
     lab.apply(greeting_object(&lab, "hello")).await;
-    lab.wait_ready(&greeting(), "hello").await;
-    lab.delete(&greeting(), "hello").await;
-    lab.wait_gone(&greeting(), "hello").await;
+    lab.wait_ready(&greeting_kind(), "hello").await;
+    lab.delete(&greeting_kind(), "hello").await;
+    lab.wait_gone(&greeting_kind(), "hello").await;
 
     // The host removes the finalizer of the Plugin.
     expect_success(&run_plugin_command(&lab, &["uninstall", "greeting"]).await);
@@ -363,7 +359,7 @@ pub async fn install_and_uninstall_wait_for_the_host_and_say_what_keeps_it(mut l
     );
 
     lab.apply(greeting_object(&lab, "hello")).await;
-    lab.wait_ready(&greeting(), "hello").await;
+    lab.wait_ready(&greeting_kind(), "hello").await;
     let kept = run_plugin_command(&lab, &["uninstall", "greeting", "--timeout", "3s"]).await;
     let text = stderr(&kept);
     assert!(!kept.status.success(), "{text}");
@@ -379,7 +375,7 @@ pub async fn install_and_uninstall_wait_for_the_host_and_say_what_keeps_it(mut l
     ] {
         assert_eq!(text.matches(line).count(), 1, "{line}: {text}");
     }
-    lab.delete(&greeting(), "hello").await;
+    lab.delete(&greeting_kind(), "hello").await;
     expect_success(&run_plugin_command(&lab, &["uninstall", "greeting"]).await);
     assert_eq!(list_installed(&lab).await, Vec::<Value>::new());
 }
@@ -400,7 +396,7 @@ pub async fn plugin_in_one_namespace_is_uninstalled_from_a_host_of_all_namespace
     let client = client_as_host(lab.client.clone(), host.user_name(), Arc::default());
     lab.start_host_with(client).await;
     lab.apply(greeting_object(&lab, "hello")).await;
-    lab.wait_ready(&greeting(), "hello").await;
+    lab.wait_ready(&greeting_kind(), "hello").await;
     // It still needs the plugin for its cleanup.
     let remaining = run_plugin_command(&lab, &["uninstall", "greeting", "--timeout", "5s"]).await;
     let text = stderr(&remaining);
@@ -408,8 +404,8 @@ pub async fn plugin_in_one_namespace_is_uninstalled_from_a_host_of_all_namespace
         !remaining.status.success() && text.contains("1 objects need it for their cleanup"),
         "{text}"
     );
-    lab.delete(&greeting(), "hello").await;
-    lab.wait_gone(&greeting(), "hello").await;
+    lab.delete(&greeting_kind(), "hello").await;
+    lab.wait_gone(&greeting_kind(), "hello").await;
     expect_success(&run_plugin_command(&lab, &["uninstall", "greeting"]).await);
     assert_eq!(list_installed(&lab).await, Vec::<Value>::new());
 }
@@ -442,7 +438,7 @@ pub async fn plugin_is_not_moved_away_from_objects_with_its_finalizer(lab: Lab) 
     // With the former namespace it may have another one.
     expect_success(&install(&lab, &file, &["--namespace", &other, "--yes"]).await);
     let none = Patch::Merge(json!({"metadata": {"finalizers": null}}));
-    let greetings = lab.api(&greeting(), &lab.namespace);
+    let greetings = lab.api(&greeting_kind(), &lab.namespace);
     greetings
         .patch("hello", &Default::default(), &none)
         .await

@@ -6,9 +6,9 @@ use ostler::testing::{
     limits::Limit,
     metrics::{Format, Scraped},
 };
-use ostler_test_harness::{Lab, scenario};
+use ostler_test_harness::{Lab, greeting_kind, scenario};
 
-use super::{Mirror, apply_attack, greeting, greetings, hostile, object, set_grants};
+use super::{Mirror, apply_attack, greeting, hostile, object, set_grants};
 
 /// The behaviour that exceeds each limit. Table growth is covered by a test of the engine, since Rust cannot grow tables.
 const EXCEEDED_BY: [(Limit, &str); 19] = [
@@ -104,7 +104,7 @@ pub async fn every_limit_is_enforced_and_counted(mut lab: Lab) {
     lab.apply(object(&lab, "good", "behave")).await;
     lab.wait_ready(&hostile(), "good").await;
     lab.apply(greeting(&lab, "neighbour")).await;
-    lab.wait_ready(&greetings(), "neighbour").await;
+    lab.wait_ready(&greeting_kind(), "neighbour").await;
     let held = lab.list(&super::config_map()).await;
     let finalizers = |o: &&serde_json::Value| o["metadata"]["finalizers"].is_array();
     assert_eq!(

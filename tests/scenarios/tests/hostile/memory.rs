@@ -9,14 +9,14 @@ use std::{
 use ostler_test_harness::{
     Lab, PACK_GRANTS,
     cgroup::MemoryCgroup,
-    find_condition,
+    find_condition, greeting_kind,
     process::{HostProcess, ProcessOptions, host_binary},
     scenario,
 };
 use serde_json::{Value, json};
 
 use super::{
-    Mirror, greeting, greetings,
+    Mirror, greeting,
     neighbours::{Majority, measure_p98},
     object,
 };
@@ -112,7 +112,7 @@ async fn host_in_512_mib_survives_all_attacks_on_its_memory(lab: Lab) {
         HostProcess::start_with(&lab, "host", &["--leader-elect=false", "--workers=40"], options);
     process.wait_started(&lab).await;
     lab.apply(greeting(&lab, "neighbour")).await;
-    lab.wait_ready(&greetings(), "neighbour").await;
+    lab.wait_ready(&greeting_kind(), "neighbour").await;
     let (mut round, mut measured) = (0, Majority::default());
     let most_used = Cell::new(0.0_f64);
     while measured.verdict().is_none() {

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use ostler_test_harness::{Lab, find_condition, scenario};
+use ostler_test_harness::{Lab, find_condition, greeting_kind, scenario};
 use serde_json::json;
 
-use super::{Mirror, greeting, greetings, object, set_grants};
+use super::{Mirror, greeting, object, set_grants};
 
 /// Changes per measurement.
 const CHANGE_COUNT: usize = 50;
@@ -71,7 +71,7 @@ pub async fn measure_p98(lab: &Lab, round: &mut u32) -> Duration {
         let started = Instant::now();
         let generation = lab.apply(changed).await["metadata"]["generation"].clone();
         lab.wait_until("the neighbour is Ready", async || {
-            let object = lab.get(&greetings(), "neighbour").await.unwrap_or_default();
+            let object = lab.get(&greeting_kind(), "neighbour").await.unwrap_or_default();
             let ready = find_condition(&object, "Ready");
             ready["status"] == "True" && ready["observedGeneration"] == generation
         })

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::api::{ListParams, Patch, PatchParams};
 use ostler::testing::key::Gvk;
 use ostler_test_harness::{
-    Lab, component_path,
+    Lab, component_path, greeting_kind,
     process::{ProcessUsage, Signal, read_usage, send_signal},
     scenario, wait_for,
 };
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::{
     find_leader,
-    operations::{Installed, find_host, greeting, greetings},
+    operations::{Installed, find_host, greeting},
     pods,
 };
 
@@ -189,7 +189,7 @@ async fn host_in_a_pod_requests_the_memory_it_needs_and_starts_faster_with_its_c
     installed.install_plugin("greeting", "0.1.0", &component).await;
     let lab = &installed.lab;
     lab.apply(greeting(lab, "hello", "World")).await;
-    lab.wait_ready(&greetings(), "hello").await;
+    lab.wait_ready(&greeting_kind(), "hello").await;
     let place = [
         "--namespace",
         &lab.namespace,
@@ -209,7 +209,7 @@ async fn host_in_a_pod_requests_the_memory_it_needs_and_starts_faster_with_its_c
         .time(&["check", "--namespace", &installed.namespace])
         .await;
     println!("ostler check: {:.2} s", time.as_secs_f64());
-    lab.delete(&greetings(), "hello").await;
+    lab.delete(&greeting_kind(), "hello").await;
     installed.run(&["plugin", "uninstall", "greeting"]).await;
 
     measure_starts(&installed).await;

@@ -13,7 +13,7 @@ use ostler::testing::{
     manifest::{self, Manifest},
 };
 use ostler_test_harness::{
-    Lab, component_path, find_condition,
+    Lab, component_path, find_condition, greeting_kind,
     process::{Signal, send_signal},
     read_component, scenario, wait_for,
 };
@@ -38,10 +38,6 @@ const CHANGING_COUNT: usize = 500;
 const ATTACK_COUNT: usize = 30;
 /// Interval of the changes.
 const CHANGE_INTERVAL: Duration = Duration::from_millis(20);
-
-pub(super) fn greetings() -> Gvk {
-    Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting")
-}
 
 pub(super) fn greeting(lab: &Lab, name: &str, text: &str) -> Value {
     json!({"apiVersion": "examples.ostler.dev/v1alpha1", "kind": "Greeting",
@@ -185,7 +181,7 @@ impl Installed {
                     && ready["observedGeneration"] == greeting["metadata"]["generation"]
                     && texts.get(&name_of(greeting)).is_some_and(|made| **made == text)
             };
-            let greetings = lab.list(&greetings()).await;
+            let greetings = lab.list(&greeting_kind()).await;
             greetings.iter().all(is_current)
                 && greetings.iter().map(name_of).collect::<BTreeSet<_>>() == *names
         })
@@ -292,7 +288,7 @@ async fn kill_leaders(lab: Lab, kills: usize) {
                 .expect("deleted");
             let name = format!("after-{kill}");
             lab.apply(greeting(lab, &name, "after")).await;
-            lab.wait_ready(&greetings(), &name).await;
+            lab.wait_ready(&greeting_kind(), &name).await;
             times.push(began.elapsed());
             assert_ne!(
                 find_leader(lab, &installed.namespace).await.as_ref(),
@@ -342,7 +338,7 @@ async fn many_leaders_killed_under_load_lose_nothing(lab: Lab) {
 
 /// Changes greetings one after another until it is dropped.
 async fn change_greetings(lab: &Lab, names: &BTreeSet<String>) {
-    let api = lab.api(&greetings(), &lab.namespace);
+    let api = lab.api(&greeting_kind(), &lab.namespace);
     for round in 1_u64.. {
         for name in names {
             let patch = Patch::Merge(json!({"spec": {"name": format!("round {round}")}}));

@@ -12,7 +12,7 @@ use ostler::testing::{
     signature::{SignaturePolicy, SigningKey},
 };
 use ostler_test_harness::{
-    Lab, component_path,
+    Lab, component_path, greeting_kind,
     process::host_binary,
     scenario,
     signing::{PRIVATE_KEY, PUBLIC_KEY},
@@ -222,10 +222,7 @@ async fn commands_of_the_readme_lead_from_an_empty_cluster_to_a_ready_object(lab
     let plugin_time = began.elapsed();
     assert_eq!(object.join(" "), "kubectl apply --filename greeting.yaml");
     lab.apply(greeting).await;
-    let greetings = lab.api(
-        &Gvk::new("examples.ostler.dev", "v1alpha1", "Greeting"),
-        DOCUMENTED_NAMESPACE,
-    );
+    let greetings = lab.api(&greeting_kind(), DOCUMENTED_NAMESPACE);
     lab.wait_until("the greeting is Ready", async || {
         let greeting = greetings.get("hello").await.expect("the greeting");
         let conditions = greeting.data["status"]["conditions"].as_array();

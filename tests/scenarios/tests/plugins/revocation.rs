@@ -48,7 +48,7 @@ pub(super) async fn serving_build_is_stopped_when_its_key_or_digest_is_revoked(m
     lab.start_host().await;
     wait_plugin_condition(&lab, "greeting", "Ready", "True", "Ready").await;
     apply_greeting(&lab, "hello").await;
-    lab.wait_ready(&greeting(), "hello").await;
+    lab.wait_ready(&greeting_kind(), "hello").await;
 
     // The key is removed: what serves is stopped, and not only kept from being loaded again.
     apply_plugin(&lab, "greeting", spec(OTHER_KEY)).await;
@@ -63,10 +63,10 @@ pub(super) async fn serving_build_is_stopped_when_its_key_or_digest_is_revoked(m
     // An object of another plugin, applied later, becomes Ready, so the other had time to be reconciled.
     apply_hostile(&lab, "neighbour", "behave", "x").await;
     lab.wait_ready(&hostile(), "neighbour").await;
-    let late = lab.get(&greeting(), "late").await.expect("it exists");
+    let late = lab.get(&greeting_kind(), "late").await.expect("it exists");
     assert!(late["status"].is_null(), "{late:#}");
     apply_plugin(&lab, "greeting", spec(PUBLIC_KEY)).await;
-    lab.wait_ready(&greeting(), "late").await;
+    lab.wait_ready(&greeting_kind(), "late").await;
     wait_plugin_condition(&lab, "greeting", "Ready", "True", "Ready").await;
 
     // The host's own keys must have signed it, too, whatever the object says.
@@ -181,7 +181,7 @@ pub(super) async fn revocation_applies_without_the_plugin_directory(mut lab: Lab
     lab.install(&["examples/greeting"]);
     lab.start_host().await;
     apply_greeting(&lab, "hello").await;
-    lab.wait_ready(&greeting(), "hello").await;
+    lab.wait_ready(&greeting_kind(), "hello").await;
     std::fs::rename(&lab.settings.plugins, lab.path().join("elsewhere")).expect("renamed");
     write_grants(&lab, &[report(&lab, "greeting").digest]);
     lab.wait_until("the build is stopped", async || report(&lab, "greeting").stopped)
@@ -193,5 +193,5 @@ pub(super) async fn revocation_applies_without_the_plugin_directory(mut lab: Lab
     })
     .await;
     apply_greeting(&lab, "again").await;
-    lab.wait_ready(&greeting(), "again").await;
+    lab.wait_ready(&greeting_kind(), "again").await;
 }
