@@ -272,7 +272,7 @@ impl Informers {
     /// As of [`Self::ensure_informer_for`].
     pub fn ensure_served(&self, scope: &Scope, reader: InformerReader<'_>) -> Result<(), TooManyWatches> {
         // Most objects read what they have read before, for which nothing is copied.
-        if self.running.lock().is_served(scope) {
+        if self.running.lock().find_covering(scope).is_some() {
             return Ok(());
         }
         self.ensure_informer_for(scope, reader).map(drop)
@@ -461,20 +461,17 @@ fn closed_informer(scope: &Scope) -> ServingInformer {
 }
 
 impl Running {
-    /// Returns true if an informer serves a scope by its own or a wider one.
-    fn is_served(&self, scope: &Scope) -> bool {
+    /// The informer of the scope itself or of a wider one that serves a scope, or will do so once it is synced.
+    fn find_covering<'a>(&'a self, scope: &'a Scope) -> Option<(&'a Scope, &'a InformerHandle)> {
         let serving = self.scopes.find_serving(scope);
-        serving.or_else(|| self.scopes.find_listing(scope)).is_some()
+        serving.or_else(|| self.scopes.find_listing(scope))
     }
 
     /// The informer that serves a scope. The error is the scope to start one for.
     fn find(&self, scope: &Scope, namespaces: &NamespaceScope) -> Result<ServingInformer, Scope> {
         let serving = |(scope, handle): (&Scope, &InformerHandle)| (scope.clone(), handle.synced.clone());
-        if let Some(found) = self.scopes.find_serving(scope) {
+        if let Some(found) = self.find_covering(scope) {
             return Ok(serving(found));
-        }
-        if let Some(listing) = self.scopes.find_listing(scope) {
-            return Ok(serving(listing));
         }
         let wide = self.scopes.widen(scope, namespaces);
         self.scopes

@@ -132,12 +132,14 @@ impl Gvk {
     /// Names a kind.
     pub fn new(group: &str, version: &str, kind: &str) -> Self {
         let names = GvkNames { group, version, kind };
-        let make = || GvkParts {
-            group: group.into(),
-            version: version.into(),
-            kind: kind.into(),
+        let make = || {
+            Arc::new(GvkParts {
+                group: group.into(),
+                version: version.into(),
+                kind: kind.into(),
+            })
         };
-        Self(KINDS.lock().intern(&names, || make().into()))
+        Self(KINDS.lock().intern(&names, make))
     }
 
     /// `group/version`, or `version` alone for the core group, as in an object's `apiVersion`.
@@ -281,12 +283,14 @@ impl Equivalent<Arc<NamespacedKind>> for NamespacedKindNames<'_> {
 impl NamespacedKindNames<'_> {
     /// The shared copy.
     fn intern(self) -> Arc<NamespacedKind> {
-        let make = || NamespacedKind {
-            gvk: self.gvk.clone(),
-            cluster: intern_name(self.cluster),
-            namespace: intern_name(self.namespace),
+        let make = || {
+            Arc::new(NamespacedKind {
+                gvk: self.gvk.clone(),
+                cluster: intern_name(self.cluster),
+                namespace: intern_name(self.namespace),
+            })
         };
-        NAMESPACED_KINDS.lock().intern(&self, || make().into())
+        NAMESPACED_KINDS.lock().intern(&self, make)
     }
 }
 

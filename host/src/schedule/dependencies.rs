@@ -187,15 +187,12 @@ impl<K: Clone + Eq + Hash> DependencyGraph<K> {
 
     /// Adds one edge.
     pub fn add_edge(&mut self, dependant: &K, dependency: &ReadDependency) {
-        match self.reads.get_mut(dependant) {
-            Some(reads) if reads.contains(dependency) => return,
-            Some(reads) => reads.insert(dependency.clone()),
-            None => self
-                .reads
-                .entry(dependant.clone())
-                .or_default()
-                .insert(dependency.clone()),
-        };
+        let known = self.reads.get(dependant);
+        if known.is_some_and(|reads| reads.contains(dependency)) {
+            return;
+        }
+        let reads = self.reads.entry(dependant.clone()).or_default();
+        reads.insert(dependency.clone());
         *self.scopes.entry(dependency.read_scope()).or_default() += 1;
         let dependants = match dependency {
             ReadDependency::Object(key, _) | ReadDependency::Owned(key, _) => {
