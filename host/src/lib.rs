@@ -39,6 +39,7 @@ mod kube {
     pub mod object;
     pub mod owned;
     pub mod protection;
+    pub mod raw_json;
     pub mod references;
     pub mod scope;
     pub mod secret_view;

@@ -6,21 +6,18 @@ mod json;
 use std::{
     borrow::Cow,
     collections::BTreeMap,
-    fmt,
     hash::{DefaultHasher, Hash, Hasher},
 };
 
 use ostler_readiness::{NotReady, check_built_in, is_built_in_group};
-use serde::{
-    Deserialize, Deserializer,
-    de::{MapAccess, Visitor},
-};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, value::RawValue};
 
 use self::depth::DeepField;
 pub use self::json::{Dictionary, Json};
 use crate::kube::{
     key::{Gvk, ObjectRef},
+    raw_json::{Entries, Text, find_field},
     uid::Uid,
     well_known::{bookkeeping::HELD_BY, condition_type},
 };
@@ -100,33 +97,6 @@ const MAX_FIELD_DEPTH: usize = 120;
 #[derive(Debug, thiserror::Error)]
 #[error("not a Kubernetes object: {0}")]
 pub struct InvalidObject(String);
-
-/// A JSON object as its entries in order, values unparsed.
-struct Entries<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for Entries<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct V;
-        impl<'de> Visitor<'de> for V {
-            type Value = Entries<'de>;
-            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                f.write_str("a JSON object")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut entries = Vec::with_capacity(map.size_hint().unwrap_or(8));
-                while let Some(entry) = map.next_entry::<Text<'de>, &'de RawValue>()? {
-                    entries.push((entry.0.0, entry.1));
-                }
-                Ok(Entries(entries))
-            }
-        }
-        deserializer.deserialize_map(V)
-    }
-}
-
-/// A JSON string, borrowed where it has no escape.
-#[derive(Default, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 impl KubeObject {
     /// Parses an object of a known kind. List items come without `apiVersion` and `kind`; they are added.
@@ -238,8 +208,7 @@ impl KubeObject {
     pub fn status(&self) -> Option<Value> {
         let text = self.json.text();
         let entries: Entries = serde_json::from_slice(&text).ok()?;
-        let (_, status) = entries.0.iter().rfind(|(key, _)| key == "status")?;
-        serde_json::from_str(status.get()).ok()
+        serde_json::from_str(entries.get("status")?).ok()
     }
 
     /// The value of one of the host's annotations (`ostler.dev/…`, `held-by.ostler.dev/…`).
@@ -254,7 +223,8 @@ impl KubeObject {
     pub fn field_text(&self, path: &str) -> String {
         let text = self.json.text();
         let json = std::str::from_utf8(&text).unwrap_or_default();
-        find_scalar(json, path).unwrap_or_default()
+        let found = find_field(json, path.split('.')).and_then(scalar_text);
+        found.unwrap_or_default()
     }
 
     /// The scalars at several paths, as [`KubeObject::field_text`] returns them. The object is parsed once.
@@ -423,17 +393,6 @@ fn parse_fields(json: &[u8]) -> Value {
     Value::Object(fields.collect())
 }
 
-/// The scalar at a path of fields as text. Steps down field by field, because a plugin chooses the length of the path.
-fn find_scalar(json: &str, path: &str) -> Option<String> {
-    let mut json = json;
-    for field in path.split('.') {
-        let entries: Entries = serde_json::from_str(json).ok()?;
-        let (_, value) = entries.0.into_iter().find(|(key, _)| key == field)?;
-        json = value.get();
-    }
-    scalar_text(json)
-}
-
 /// The scalars at several paths of fields; empty where there is none. Each level is parsed once for all paths.
 fn find_scalars(json: &str, paths: &[&str]) -> Vec<String> {
     let mut found = vec![String::new(); paths.len()];
@@ -444,22 +403,15 @@ fn find_scalars(json: &str, paths: &[&str]) -> Vec<String> {
             continue;
         };
         let mut deeper: BTreeMap<&str, Vec<(usize, &str)>> = BTreeMap::new();
-        let value_of = |field: &str| {
-            entries
-                .0
-                .iter()
-                .find(|(key, _)| key == field)
-                .map(|(_, value)| value.get())
-        };
         for (at, path) in wanted {
             match path.split_once('.') {
                 Some((field, rest)) => deeper.entry(field).or_default().push((at, rest)),
-                None => found[at] = value_of(path).and_then(scalar_text).unwrap_or_default(),
+                None => found[at] = entries.get(path).and_then(scalar_text).unwrap_or_default(),
             }
         }
         let values = deeper
             .into_iter()
-            .filter_map(|(field, rest)| Some((value_of(field)?, rest)));
+            .filter_map(|(field, rest)| Some((entries.get(field)?, rest)));
         levels.extend(values);
     }
     found

@@ -94,18 +94,19 @@ pub async fn applied_field_is_owned_shared_and_released(target: &ConformanceTarg
         .await
         .expect(400);
     assert_eq!(managed["message"], "metadata.managedFields must be nil");
-    let unknown = target
-        .apply(&path, "fieldManager=one", &place.thing("a", json!({"typo": 1})))
-        .await;
-    assert!(unknown.code >= 400, "{}", unknown.body);
-    assert!(
-        unknown.body["message"]
-            .as_str()
-            .unwrap()
-            .contains(".spec.typo: field not declared in schema"),
-        "{}",
-        unknown.body
-    );
+    // No value of `fieldValidation` lets an unknown field pass, which a PUT or a merge patch drops with a warning.
+    for validation in ["", "&fieldValidation=Warn", "&fieldValidation=Ignore"] {
+        let query = format!("fieldManager=one{validation}");
+        let unknown = target
+            .apply(&path, &query, &place.thing("a", json!({"typo": 1})))
+            .await;
+        assert!(unknown.code >= 400, "{validation}: {}", unknown.body);
+        let message = unknown.body["message"].as_str().unwrap_or_default();
+        assert!(
+            message.contains(".spec.typo: field not declared in schema"),
+            "{validation}: {message}"
+        );
+    }
     let invalid = target
         .apply(
             &path,

@@ -2,10 +2,14 @@
 
 use std::hash::{DefaultHasher, Hash};
 
-use serde_json::{Value, json};
+use serde_json::{Value, json, value::RawValue};
 
 use super::applied::Applied;
-use crate::kube::{hash::hash_to_u64, well_known::bookkeeping};
+use crate::kube::{
+    hash::hash_to_u64,
+    raw_json::{Entries, SortedEntries, Text, find_field},
+    well_known::bookkeeping,
+};
 
 /// The annotation with the digest of what a field manager applied, by which the next leader knows that it need not be
 /// sent again.
@@ -26,14 +30,18 @@ impl AppliedMark {
         }
     }
 
-    /// The apply that left a live object with this mark, if its fields are live exactly as applied. A field that the
-    /// server normalized is not, so that such an object is sent once by each leader.
-    pub(super) fn recognize(&self, live: &Value, object: &Value, sent: u64) -> Option<Applied> {
-        let metadata = &live["metadata"];
-        let is_marked = metadata["annotations"][&self.name] == *self.digest;
+    /// The apply that left a live object with this mark, if its fields are live exactly as applied. A field that the server
+    /// normalized is not, so that such an object is sent once by each leader. `live` and `body`, the object as it is sent, are JSON.
+    pub(super) fn recognize(&self, live: &[u8], object: &Value, body: &[u8], sent: u64) -> Option<Applied> {
+        let metadata = find_field(std::str::from_utf8(live).ok()?, ["metadata"])?;
+        let digest = find_field(metadata, ["annotations", &self.name])?;
+        if digest.trim_matches('"') != self.digest {
+            return None;
+        }
+        let is_deleting = find_field(metadata, ["deletionTimestamp"]).is_some_and(|time| time != "null");
         let fields = fingerprint_fields(live, object);
-        let is_live = fields == fingerprint_fields(object, object);
-        (is_marked && is_live && metadata["deletionTimestamp"].is_null()).then_some(Applied {
+        let is_live = fields == fingerprint_fields(body, object);
+        (is_live && !is_deleting).then_some(Applied {
             request_digest: 0,
             version: 0,
             sent,
@@ -58,26 +66,43 @@ impl AppliedMark {
     }
 }
 
-/// Computes a digest of those fields of `live` that `applied` names. A list that the server lengthened or shortened
+/// Computes a digest of those fields of `live` (JSON) that `applied` names. A list that the server lengthened or shortened
 /// counts as a whole, because its items cannot be matched.
-pub(super) fn fingerprint_fields(live: &Value, applied: &Value) -> u64 {
-    fn walk(live: Option<&Value>, applied: &Value, hasher: &mut DefaultHasher) {
-        match (live, applied) {
-            (Some(Value::Object(live)), Value::Object(applied)) => {
+pub(super) fn fingerprint_fields(live: &[u8], applied: &Value) -> u64 {
+    let live = std::str::from_utf8(live).ok();
+    hash_to_u64(|hasher| hash_fields(live, applied, hasher))
+}
+
+fn hash_fields(live: Option<&str>, applied: &Value, hasher: &mut DefaultHasher) {
+    match (live, applied) {
+        (Some(text), Value::Object(applied)) => {
+            if let Ok(live) = serde_json::from_str::<Entries>(text) {
+                let live = SortedEntries::from(live);
                 for (key, value) in applied {
                     key.hash(hasher);
-                    walk(live.get(key), value, hasher);
+                    hash_fields(live.get(key), value, hasher);
                 }
+                return;
             }
-            (Some(Value::Array(live)), Value::Array(applied)) if live.len() == applied.len() => {
-                for (live, applied) in live.iter().zip(applied) {
-                    walk(Some(live), applied, hasher);
-                }
-            }
-            (live, _) => live.hash(hasher),
         }
+        (Some(text), Value::Array(applied)) => {
+            if let Ok(live) = serde_json::from_str::<Vec<&RawValue>>(text)
+                && live.len() == applied.len()
+            {
+                for (live, applied) in live.iter().zip(applied) {
+                    hash_fields(Some(live.get()), applied, hasher);
+                }
+                return;
+            }
+        }
+        _ => {}
     }
-    hash_to_u64(|hasher| walk(Some(live), applied, hasher))
+    // A field without a value (the number `1e999`, a lone surrogate) counts as absent.
+    match live {
+        Some(text) if text.starts_with('"') => serde_json::from_str::<Text>(text).ok().hash(hasher),
+        Some(text) => serde_json::from_str::<Value>(text).ok().hash(hasher),
+        None => None::<Value>.hash(hasher),
+    }
 }
 
 #[cfg(test)]
@@ -90,7 +115,11 @@ mod tests {
         let mark = AppliedMark::new("plugin", false, 7);
         let live = mark.add_to(&object);
         assert_eq!(live["metadata"]["annotations"]["x"], "y", "beside others");
-        let recognized = |mark: &AppliedMark, live: &Value| mark.recognize(live, &object, 7).is_some();
+        let body = object.to_string().into_bytes();
+        let recognized = |mark: &AppliedMark, live: &Value| {
+            let found = mark.recognize(live.to_string().as_bytes(), &object, &body, 7);
+            found.is_some()
+        };
         assert!(recognized(&mark, &live));
         let changed = |pointer: &str, value: Value| {
             let mut live = live.clone();
@@ -128,11 +157,11 @@ mod tests {
         let applied = json!({"spec": {"a": "1000m", "l": [{"n": "x"}], "injected": [1]}});
         let live =
             json!({"spec": {"a": "1", "defaulted": true, "l": [{"n": "x", "d": 1}], "injected": [1, 2]}});
-        let left = fingerprint_fields(&live, &applied);
+        let left = fingerprint_fields(live.to_string().as_bytes(), &applied);
         let changed = |path: &str, value: Value| {
             let mut other = live.clone();
             *other.pointer_mut(path).expect("a field") = value;
-            fingerprint_fields(&other, &applied) != left
+            fingerprint_fields(other.to_string().as_bytes(), &applied) != left
         };
         assert!(!changed("/spec/defaulted", json!(false)), "not ours");
         assert!(!changed("/spec/l/0/d", json!(2)), "not ours");
