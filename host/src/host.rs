@@ -211,6 +211,9 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Shortest interval in which watches, upstream clients and code that are not needed are stopped or unloaded.
 const MIN_SWEEP_INTERVAL: Duration = Duration::from_millis(10);
 
+/// Time from the first list of a watch that covers others until the others are stopped. It is longer than most reconciles.
+const COVERED_WATCH_DELAY: Duration = Duration::from_secs(1);
+
 /// Backoff between discovery requests while the API server does not serve the kind `Upstream` or `Cluster`.
 const DISCOVERY_BACKOFF: Backoff =
     Backoff::new(Duration::from_secs(1), Duration::from_secs(30)).with_jitter(50);
@@ -547,7 +550,7 @@ fn spawn_workers(controller: &Arc<Controller>) -> JoinSet<()> {
     workers
 }
 
-/// Stops watches and upstream clients that no reconciler has needed for a while.
+/// Stops watches and upstream clients that no reconciler has needed for a while, and watches that wider ones cover.
 async fn sweep_unneeded(services: Arc<Services>, linger: Duration) -> anyhow::Result<()> {
     let mut sweep = tokio::time::interval((linger / 2).max(MIN_SWEEP_INTERVAL));
     let informers = &services.cache.informers;
@@ -559,6 +562,8 @@ async fn sweep_unneeded(services: Arc<Services>, linger: Duration) -> anyhow::Re
                 informers.stop_unneeded(&needed, linger);
                 services.upstreams.clients.drop_unused();
             }
+            // Each event is sent and parsed once for each watch. The read that needs the wider one is recorded when its reconcile ends.
+            () = informers.wait_covered() => sweep.reset_after(COVERED_WATCH_DELAY),
             // The scope of a reconciled kind has no read that would try a narrower watch at once.
             () = informers.wait_refused() => {}
         }

@@ -80,6 +80,8 @@ pub struct Informers {
     running: Mutex<Running>,
     /// Notified when the server refuses a list for the first time.
     refused: Arc<Notify>,
+    /// Notified when the first list of an informer completes that was started beside narrower ones.
+    covered: Arc<Notify>,
 }
 
 #[derive(Default)]
@@ -215,6 +217,7 @@ impl Informers {
             idle_timeout: IDLE_TIMEOUT,
             running: Mutex::default(),
             refused: Arc::default(),
+            covered: Arc::default(),
         }
     }
 
@@ -314,6 +317,7 @@ impl Informers {
             synced: sender,
             interruption: Arc::clone(&interruption),
             refused: self.refused.clone(),
+            covered: running.scopes.has_covered(&scope).then(|| self.covered.clone()),
             namespaces: self.namespaces.clone(),
             backoff: self.backoff,
             idle_timeout: self.idle_timeout,
@@ -378,7 +382,8 @@ impl Informers {
         }
     }
 
-    /// Stops the informers that none of the `needed` scopes has used for `idle_timeout`, and returns their scopes. One of a whole
+    /// Stops the informers that none of the `needed` scopes has used for `idle_timeout`, and returns their scopes. Those that a
+    /// wider one in use covers are stopped at once: it serves their readers, and delivers each event that they do. One of a whole
     /// kind that serves a few label selectors alone is replaced by one for each of them. A scope that became needed meanwhile
     /// may lose its informer: ensure the needed scopes again afterwards.
     pub fn stop_unneeded(&self, needed: &[Scope], idle_timeout: Duration) -> Vec<Scope> {
@@ -408,7 +413,10 @@ impl Informers {
             };
             if in_use.contains(scope) {
                 handle.unneeded_since = None;
-            } else if handle.unneeded_since.get_or_insert_with(Instant::now).elapsed() >= idle_timeout {
+                continue;
+            }
+            let unneeded_since = *handle.unneeded_since.get_or_insert_with(Instant::now);
+            if snapshot.is_covered(scope, &in_use) || unneeded_since.elapsed() >= idle_timeout {
                 stopped.push(scope.clone());
             }
         }
@@ -442,6 +450,11 @@ impl Informers {
     /// narrower ones take its place.
     pub async fn wait_refused(&self) {
         self.refused.notified().await;
+    }
+
+    /// Waits until an informer that was started beside narrower ones has listed what they watch: stop the unneeded ones.
+    pub async fn wait_covered(&self) {
+        self.covered.notified().await;
     }
 
     /// The watched scopes, each with the progress of its first list, and what interrupts its watch.
@@ -505,6 +518,8 @@ struct Informer {
     /// Why the watch of a completed list fails; none while it is open.
     interruption: Arc<Mutex<Option<String>>>,
     refused: Arc<Notify>,
+    /// Notified when the first list completes; none if the informer was started without narrower ones beside it.
+    covered: Option<Arc<Notify>>,
     namespaces: NamespaceScope,
     backoff: Backoff,
     idle_timeout: Duration,
@@ -545,7 +560,10 @@ impl Informer {
                 State::Watching { version } => self.watch(version).await,
             };
             if state == State::Listing && result.is_ok() {
-                self.synced.send_replace(SyncState::Synced);
+                let before = self.synced.send_replace(SyncState::Synced);
+                if let Some(covered) = self.covered.as_ref().filter(|_| before != SyncState::Synced) {
+                    covered.notify_one();
+                }
                 self.interruption.lock().take();
             }
             let (next, delay) = retry.advance(state, &result, started.elapsed(), Instant::now());

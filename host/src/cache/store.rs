@@ -398,6 +398,24 @@ impl Store {
         }
     }
 
+    /// Records that a watch of full objects has delivered a version which its collection holds: that of a write of the host's own, or one
+    /// that another watch has delivered. Returns false for any other version, which has to be put.
+    pub fn confirm_version(&self, scope: &Scope, key: &ObjectRef, uid: &Uid, version: u64) -> bool {
+        let mut kinds = self.kinds.write();
+        let Some(kind) = kinds.get_mut(&ClusterKindRef(&key.cluster, &key.gvk)) else {
+            return false;
+        };
+        let own = kind.collections.iter().find(|c| c.scope == *scope);
+        let cached = own.and_then(|collection| collection.get(key));
+        // Without a version (metrics.k8s.io) different states look the same.
+        let is_cached =
+            version != 0 && cached.is_some_and(|o| o.resource_version == version && o.uid == *uid);
+        if is_cached {
+            kind.observe(key, version, Novelty::Cached, VersionSource::Watch);
+        }
+        is_cached
+    }
+
     /// Returns the cached object of which a relist shows the same version with another content: the schema of its kind has changed,
     /// and the former one hid fields that it did not know, or had other defaults. Runs before the write lock is taken.
     fn find_restated(

@@ -358,6 +358,31 @@ async fn child_read_by_its_name_is_watched_by_the_label_of_owned_objects(mut lab
     }
 }
 
+/// Each event of a child would be sent and parsed twice.
+#[scenario(real = "watches and lists")]
+async fn watch_of_owned_objects_is_stopped_once_one_of_the_whole_kind_covers_it(mut lab: Lab) {
+    lab.settings.grants =
+        ostler::testing::grants::Grants::parse(CHILD_GRANTS, "grants.yaml").expect("grants");
+    lab.settings.watch_linger = Duration::from_secs(600);
+    lab.apply_config_map("shared", "a", "0").await;
+    lab.start_probe().await;
+    lab.apply_probe("p", read_and_apply("c", "1"), json!([])).await;
+    lab.wait_seen("p", &["absent", r#"{"v":"1"}"#]).await;
+    assert_eq!(watched_labels(&lab), [OWNER_LABEL], "{:?}", watches(&lab));
+    let steps = json!([{"do": "get", "kind": "ConfigMap", "name": "shared"}]);
+    lab.apply_probe("reader", steps, json!([])).await;
+    lab.wait_seen("reader", &[r#"{"v":"0"}"#]).await;
+    lab.wait_until("the watch of the kind serves both", async || {
+        watched_labels(&lab) == [""]
+    })
+    .await;
+    lab.patch(&config_map(), "c", json!({"data": {"v": "2"}})).await;
+    lab.wait_seen("p", &[r#"{"v":"2"}"#, r#"{"v":"1"}"#]).await;
+    lab.apply_config_map("shared", "a", "3").await;
+    lab.wait_seen("reader", &[r#"{"v":"3"}"#]).await;
+    assert_eq!(watched_labels(&lab), [""], "{:?}", watches(&lab));
+}
+
 /// A child from before the host labelled owned objects, or one that another client has created.
 #[scenario(real = "watches and lists")]
 async fn child_without_the_label_is_read_and_gets_it(mut lab: Lab) {

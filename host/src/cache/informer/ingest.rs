@@ -1,6 +1,7 @@
 //! Interpretation of list items and watch events, which go into the store; no I/O.
 
 use std::{
+    borrow::Cow,
     collections::{HashMap, HashSet},
     sync::Arc,
 };
@@ -12,7 +13,12 @@ use tracing::warn;
 use crate::{
     cache::store::{ListQuery, ObjectChange, Put, Store, VersionSource},
     client::api::{ApiError, parse_response, status_error},
-    kube::{key::ObjectRef, object::KubeObject, scope::Scope},
+    kube::{
+        key::ObjectRef,
+        object::KubeObject,
+        scope::{Projection, Scope},
+        uid::Uid,
+    },
 };
 
 /// A callback for each change, in order per object. It must not block.
@@ -52,9 +58,34 @@ struct RawEvent<'a> {
     object: &'a RawValue,
 }
 
+/// The fields by which an object of an event is recognized, without the rest of it.
+#[derive(Deserialize)]
+struct ObjectHeader<'a> {
+    #[serde(borrow)]
+    metadata: HeaderMeta<'a>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct HeaderMeta<'a> {
+    #[serde(borrow)]
+    namespace: Cow<'a, str>,
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+    #[serde(borrow)]
+    uid: Cow<'a, str>,
+    #[serde(borrow)]
+    resource_version: Cow<'a, str>,
+}
+
+#[derive(Deserialize)]
+struct Bookmark {
+    metadata: BookmarkMeta,
+}
+
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct EventMeta {
+struct BookmarkMeta {
     #[serde(default)]
     resource_version: String,
     #[serde(default)]
@@ -66,11 +97,7 @@ impl Ingest {
     pub(super) fn apply_event(&self, line: &[u8], source: VersionSource) -> Result<WatchEvent, ApiError> {
         let event: RawEvent = parse_response(line)?;
         let json = event.object.get();
-        #[derive(Deserialize)]
-        struct Versioned {
-            metadata: EventMeta,
-        }
-        let meta = |json: &str| parse_response::<Versioned>(json.as_bytes()).map(|v| v.metadata);
+        let header = || parse_response::<ObjectHeader>(json.as_bytes()).map(|header| header.metadata);
         match event.r#type {
             "ERROR" => {
                 let error = status_error(0, None, json.as_bytes());
@@ -89,22 +116,43 @@ impl Ingest {
                 }
                 Ok(WatchEvent::Object {
                     key: None,
-                    version: meta(json)?.resource_version,
+                    version: header()?.resource_version.into(),
                 })
             }
             "BOOKMARK" => {
-                let meta = meta(json)?;
+                let Bookmark { metadata: meta } = parse_response(json.as_bytes())?;
                 let end = meta.annotations.get("k8s.io/initial-events-end");
                 Ok(WatchEvent::Bookmark {
                     version: meta.resource_version,
                     ends_initial_events: end.is_some_and(|e| e == "true"),
                 })
             }
-            _ => Ok(WatchEvent::Object {
-                key: self.apply_object(json, source),
-                version: meta(json)?.resource_version,
-            }),
+            _ => {
+                let header = header()?;
+                let key = match source {
+                    VersionSource::Watch if self.scope.projection == Projection::Full => {
+                        self.find_cached(&header)
+                    }
+                    _ => None,
+                };
+                Ok(WatchEvent::Object {
+                    key: key.or_else(|| self.apply_object(json, source)),
+                    version: header.resource_version.into(),
+                })
+            }
         }
+    }
+
+    /// The object of an event whose version is cached: mostly that of a write of the host's own, whose response came before. The rest
+    /// of it needs no parsing.
+    fn find_cached(&self, header: &HeaderMeta) -> Option<ObjectRef> {
+        let Scope { gvk, cluster, .. } = &self.scope;
+        let key = ObjectRef::new_in_cluster(gvk, cluster, &header.namespace, (&*header.name).into());
+        let version = header.resource_version.parse().ok()?;
+        let is_cached = self
+            .store
+            .confirm_version(&self.scope, &key, &Uid::from(&*header.uid), version);
+        is_cached.then_some(key)
     }
 
     /// Puts an object into the store. An unreadable one is skipped with a warning, so that it does not block its

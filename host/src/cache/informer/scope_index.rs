@@ -103,6 +103,13 @@ impl<T> ScopeIndex<T> {
         mapped
     }
 
+    /// Returns true if the index has a scope that a wider one covers.
+    pub(super) fn has_covered(&self, wide: &Scope) -> bool {
+        let kind = self.kinds.get(&kind_of(wide)).into_iter();
+        let mut scopes = kind.flat_map(HashMap::values).flatten();
+        scopes.any(|(scope, _)| wide != scope && wide.covers(scope))
+    }
+
     /// The scopes that cover a scope, itself included.
     fn covering<'a>(&'a self, scope: &'a Scope) -> impl Iterator<Item = (&'a Scope, &'a T)> {
         let kind = self.kinds.get(&kind_of(scope));
@@ -193,6 +200,14 @@ impl<T: InformerProgress> ScopeIndex<T> {
             found.map(|(s, _)| s.clone())
         };
         needed.iter().filter_map(serving).collect()
+    }
+
+    /// Returns true for a scope that another one in use serves as well. One that is still listing is not: it may be about to take the
+    /// place of the wider one.
+    pub(super) fn is_covered(&self, scope: &Scope, in_use: &HashSet<Scope>) -> bool {
+        let is_synced = |scope: &Scope| self.get(scope).is_some_and(InformerProgress::is_synced);
+        let mut wider = self.covering(scope).filter(|(wide, _)| *wide != scope);
+        is_synced(scope) && wider.any(|(wide, value)| value.is_synced() && in_use.contains(wide))
     }
 
     /// The scopes to watch instead of wider ones without a label selector, which serve them and which nobody needs: what was read
@@ -371,6 +386,9 @@ mod tests {
         let needed: Vec<Scope> = (0..20).map(|i| scope("a", &format!("x={i}"))).collect();
         let index = read_all(needed.clone(), &everywhere, State::Synced);
         assert_eq!(index.find_in_use(&needed), [scope("a", "")].into());
+        for scope in &needed[..MAX_NARROW_WATCHES] {
+            assert!(index.is_covered(scope, &index.find_in_use(&needed)), "{scope:?}");
+        }
         // With few readers left, their own watches serve them.
         assert_eq!(
             index.find_in_use(&needed[..2]),
@@ -396,6 +414,10 @@ mod tests {
             .map(|i| scope("a", &format!("x={i}")))
             .collect();
         assert_eq!(index.find_replacing(&many), []);
+        // The wide watch serves it until its own has listed.
+        index.insert(few[0].clone(), State::Pending);
+        assert!(!index.is_covered(&few[0], &index.find_in_use(&few[..1])));
+        index.remove(&few[0]);
         // With its own watch none is replaced any more, and the wide one is in use no longer.
         index.insert(few[0].clone(), State::Synced);
         assert_eq!(index.find_replacing(&few[..1]), []);

@@ -62,6 +62,32 @@ fn echo_of_a_write_is_unchanged() {
 }
 
 #[test]
+fn version_that_the_collection_of_its_watch_holds_is_confirmed() {
+    let narrow = scope("n", Some("l=a"), Projection::Full);
+    let store = watching(&[all(), narrow.clone()]);
+    let (key, written) = object("a", "1", 5);
+    let relist = |version| {
+        let (key, object) = object("a", "1", version);
+        store.put(&key, object, Projection::Full, VersionSource::Relist)
+    };
+    let confirm =
+        |scope: &Scope, uid: &str, version| store.confirm_version(scope, &key, &Uid::from(uid), version);
+    assert!(!confirm(&all(), "1", 5), "nothing is cached");
+    store.put(&key, written, Projection::Full, VersionSource::WriteResponse);
+    for (uid, version) in [("1", 4), ("1", 6), ("2", 5), ("1", 0)] {
+        assert!(!confirm(&all(), uid, version), "{uid} {version}");
+    }
+    assert!(confirm(&all(), "1", 5) && confirm(&narrow, "1", 5));
+    assert!(
+        matches!(relist(5), Put::Unchanged),
+        "the watch has delivered all versions before"
+    );
+    let elsewhere = scope("m", None, Projection::Full);
+    store.open_collection(&elsewhere);
+    assert!(!confirm(&elsewhere, "1", 5), "another collection holds it");
+}
+
+#[test]
 fn relist_of_another_content_of_the_cached_version_is_a_change_in_all_collections() {
     let metadata = scope("", None, Projection::Metadata);
     let store = watching(&[all(), metadata.clone()]);
