@@ -7,8 +7,9 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    pin::pin,
+    pin::Pin,
     sync::Arc,
+    task::Poll,
     time::Duration,
 };
 
@@ -175,12 +176,21 @@ impl CurrentWait {
     ///
     /// # Errors
     /// The call waits for the cluster for longer than [`SLOW_CALL_THRESHOLD`], and there is no room for it. It was dropped.
-    pub async fn run<T>(&self, call: impl Future<Output = T>) -> Result<T, TooManySlowCalls> {
-        let mut call = pin!(call);
+    pub async fn run<T>(&self, mut call: Pin<&mut impl Future<Output = T>>) -> Result<T, TooManySlowCalls> {
+        // Most calls never wait: the state of those that do is in a box.
+        if let Poll::Ready(result) = futures::poll!(call.as_mut()) {
+            return Ok(result);
+        }
+        Box::pin(self.run_to_end(call)).await
+    }
+
+    async fn run_to_end<T>(
+        &self,
+        mut call: Pin<&mut impl Future<Output = T>>,
+    ) -> Result<T, TooManySlowCalls> {
         let mut check_at = Instant::now() + SLOW_CALL_THRESHOLD;
         let slow = loop {
             tokio::select! {
-                // A call that does not wait sets no timer.
                 biased;
                 result = &mut call => return Ok(result),
                 () = sleep_until(check_at) => {}
@@ -199,6 +209,8 @@ impl CurrentWait {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
     use futures::future::join_all;
     use proptest::prelude::*;
 
@@ -263,7 +275,11 @@ mod tests {
             .map(|_| wait_for(&slow_calls, "east").expect("nothing is slow yet"))
             .collect();
         let silent = std::future::pending::<()>;
-        let running = join_all(calls.iter().map(|current| current.run(silent())));
+        let running = join_all(
+            calls
+                .iter()
+                .map(async |current| current.run(pin!(silent())).await),
+        );
         let mut running = pin!(running);
         // Two calls are still waiting, so that not all have ended.
         let pending = tokio::time::timeout(SLOW_CALL_THRESHOLD * 2, &mut running).await;
@@ -290,8 +306,8 @@ mod tests {
                 assert!(slow_calls.by_plugin.lock().is_empty());
             }
         };
-        let (went_on, stayed) =
-            tokio::join!(progressing.run(steps), at_home.run(tokio::time::sleep(pause * 3)));
+        let (steps, rest) = (pin!(steps), pin!(tokio::time::sleep(pause * 3)));
+        let (went_on, stayed) = tokio::join!(progressing.run(steps), at_home.run(rest));
         assert_eq!((went_on, stayed), (Ok(()), Ok(())));
     }
 
@@ -299,7 +315,9 @@ mod tests {
     async fn slow_call_gives_its_room_back() {
         let slow_calls = Arc::new(SlowCalls::default());
         let slow = wait_for(&slow_calls, "east").expect("nothing is slow");
-        let ended = slow.run(tokio::time::sleep(SLOW_CALL_THRESHOLD * 3 / 2)).await;
+        let ended = slow
+            .run(pin!(tokio::time::sleep(SLOW_CALL_THRESHOLD * 3 / 2)))
+            .await;
         assert_eq!(ended, Ok(()));
         assert!(slow_calls.by_plugin.lock().is_empty());
     }

@@ -215,6 +215,12 @@ impl ApiWriter {
         (live.resource_version == version).then_some((key, live))
     }
 
+    /// Returns true if the cache has this version of an object.
+    pub fn is_cached_version(&self, key: &ObjectRef, version: u64) -> bool {
+        let live = self.store.get(key, Projection::Full);
+        live.is_some_and(|live| live.resource_version == version)
+    }
+
     /// Forgets the applies of an object that no longer exists.
     pub fn forget(&self, by: &ObjectRef) {
         self.applied.lock().remove(by);

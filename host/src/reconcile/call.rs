@@ -104,7 +104,7 @@ impl ReconcileRun<'_> {
     }
 
     /// The context and the request of a call. If the object is recorded, the recording begins here.
-    fn prepare_call(&self) -> (PluginCall, reconciler::Request) {
+    fn prepare_call(&self) -> (Box<PluginCall>, reconciler::Request) {
         let (controller, work, plugin, key) = (self.controller, self.work, self.plugin, self.key());
         let causes: Vec<String> = work.causes.iter().map(|c| c.as_str().to_owned()).collect();
         let request = reconciler::Request {

@@ -5,6 +5,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    pin::pin,
     sync::Arc,
 };
 
@@ -193,7 +194,7 @@ impl ReconcileRun<'_> {
                 let current = CurrentWait::default();
                 current.begin(wait);
                 let deletion = self.delete_owned(access, &objects, &current);
-                current.run(deletion).await
+                current.run(pin!(deletion)).await
             }
             Err(slow) => Err(slow),
         };

@@ -83,7 +83,7 @@ impl fmt::Display for ReferenceDisplay<'_> {
     }
 }
 
-/// One call into a component, as its capabilities see it.
+/// One call into a component, as its capabilities see it. It is made in a box, since it moves into the store of the call and back.
 pub struct PluginCall {
     /// The plugin, object and services that the call is for.
     pub context: CallContext,
@@ -107,22 +107,22 @@ pub struct PluginCall {
 
 impl PluginCall {
     /// A call for an object. Without a target every capability is denied.
-    pub fn new(policy: Arc<PluginPolicy>, target: Option<CallTarget>) -> Self {
+    pub fn new(policy: Arc<PluginPolicy>, target: Option<CallTarget>) -> Box<Self> {
         Self::with_context(CallContext::reconcile(policy, target))
     }
 
     /// A call of a life-cycle hook, for an object or the plugin itself.
-    pub fn hook(policy: Arc<PluginPolicy>, target: CallTarget) -> Self {
+    pub fn hook(policy: Arc<PluginPolicy>, target: CallTarget) -> Box<Self> {
         Self::with_context(CallContext::hook(policy, target))
     }
 
     /// A call of the message handler, for the plugin itself. `broker_namespace` is that of the Upstream.
-    pub fn message(policy: Arc<PluginPolicy>, target: CallTarget, broker_namespace: Arc<str>) -> Self {
+    pub fn message(policy: Arc<PluginPolicy>, target: CallTarget, broker_namespace: Arc<str>) -> Box<Self> {
         Self::with_context(CallContext::message(policy, target, broker_namespace))
     }
 
-    fn with_context(context: CallContext) -> Self {
-        Self {
+    fn with_context(context: CallContext) -> Box<Self> {
+        Box::new(Self {
             context,
             budget: Budget::default(),
             effects: Effects::default(),
@@ -132,7 +132,7 @@ impl PluginCall {
             panic_report: None,
             is_output_muted: Arc::default(),
             response_bytes: 0,
-        }
+        })
     }
 
     /// The limits of the plugin.
@@ -229,12 +229,9 @@ impl PluginCall {
             return Ok(());
         };
         for read in reads {
-            match access
-                .api
-                .reviewer
-                .check_access(ReviewSubject::Account(account), *read)
-                .await
-            {
+            // In a box: most plugins have no account, and their calls are as large as the largest future within.
+            let reviewer = &access.api.reviewer;
+            match Box::pin(reviewer.check_access(ReviewSubject::Account(account), *read)).await {
                 Ok(()) => {}
                 Err(AccessError::Forbidden(why)) => {
                     self.effects.forbidden = true;
@@ -371,10 +368,22 @@ impl PluginCall {
         cluster: &Arc<str>,
         usage: ConnectionUsage,
     ) -> Result<ClusterAccess, Error> {
-        let Some((namespace, name)) = cluster.split_once('/') else {
-            return Ok(services.home());
-        };
-        let key = ObjectRef::new(cluster_gvk(), namespace, name);
+        match cluster.split_once('/') {
+            Some((namespace, name)) => {
+                let key = ObjectRef::new(cluster_gvk(), namespace, name);
+                Box::pin(self.access_other_cluster(services, cluster, key, usage)).await
+            }
+            None => Ok(services.home()),
+        }
+    }
+
+    async fn access_other_cluster(
+        &mut self,
+        services: &Services,
+        cluster: &Arc<str>,
+        key: ObjectRef,
+        usage: ConnectionUsage,
+    ) -> Result<ClusterAccess, Error> {
         let Some(object) = self.get_cached(services, &key, Projection::Full).await? else {
             return Err(Error::NotFound(format!("Cluster {cluster} does not exist")));
         };

@@ -293,7 +293,7 @@ impl Engine {
     pub async fn describe(
         &self,
         compiled: &Compiled,
-        call: PluginCall,
+        call: Box<PluginCall>,
     ) -> Result<reconciler::Descriptor, Trap> {
         let (result, _) = self
             .run_call(compiled, call, |engine, code, store| {
@@ -310,29 +310,32 @@ impl Engine {
     }
 
     /// Calls `reconcile`, or `cleanup` for an object that is being deleted. Returns the call with its effects.
-    pub async fn reconcile(
-        &self,
-        compiled: &Compiled,
-        call: PluginCall,
+    pub fn reconcile<'a>(
+        &'a self,
+        compiled: &'a Compiled,
+        call: Box<PluginCall>,
         request: reconciler::Request,
         deleting: bool,
-    ) -> (
-        Result<Result<reconciler::Outcome, reconciler::Failure>, Trap>,
-        PluginCall,
-    ) {
+    ) -> impl Future<
+        Output = (
+            Result<Result<reconciler::Outcome, reconciler::Failure>, Trap>,
+            Box<PluginCall>,
+        ),
+    > + Send
+    + 'a {
         let export = if deleting {
             Export::Cleanup
         } else {
             Export::Reconcile
         };
-        self.call_export(compiled, call, export, (request,)).await
+        self.call_export(compiled, call, export, (request,))
     }
 
     /// Calls the hook `initialize`.
     pub async fn initialize(
         &self,
         compiled: &Compiled,
-        call: PluginCall,
+        call: Box<PluginCall>,
     ) -> Result<Result<(), types::Error>, Trap> {
         let (result, _) = self.call_export(compiled, call, Export::Initialize, ()).await;
         result
@@ -342,7 +345,7 @@ impl Engine {
     pub async fn upgrade(
         &self,
         compiled: &Compiled,
-        call: PluginCall,
+        call: Box<PluginCall>,
         object: Vec<u8>,
     ) -> Result<Result<Option<Vec<u8>>, types::Error>, Trap> {
         let (result, _) = self.call_export(compiled, call, Export::Upgrade, (object,)).await;
@@ -350,25 +353,25 @@ impl Engine {
     }
 
     /// Calls `messages.handle`. Returns the call with its effects.
-    pub async fn handle(
-        &self,
-        compiled: &Compiled,
-        call: PluginCall,
+    pub fn handle<'a>(
+        &'a self,
+        compiled: &'a Compiled,
+        call: Box<PluginCall>,
         delivery: Delivery,
-    ) -> (Result<Result<Disposition, types::Error>, Trap>, PluginCall) {
+    ) -> impl Future<Output = (Result<Result<Disposition, types::Error>, Trap>, Box<PluginCall>)> + Send + 'a
+    {
         self.call_export(compiled, call, Export::Handle, (delivery,))
-            .await
     }
 
     /// Calls one exported function of a fresh instance. Only its type is compared again, since the types of all were when the
-    /// component was loaded.
-    async fn call_export<P, T>(
-        &self,
-        compiled: &Compiled,
-        call: PluginCall,
+    /// component was loaded. No async function, like its callers: each would hold the parameters again.
+    fn call_export<'a, P, T>(
+        &'a self,
+        compiled: &'a Compiled,
+        call: Box<PluginCall>,
         export: Export,
         parameters: P,
-    ) -> (Result<T, Trap>, PluginCall)
+    ) -> impl Future<Output = (Result<T, Trap>, Box<PluginCall>)> + Send + 'a
     where
         P: ComponentNamedList + Lower + Send + Sync + 'static,
         T: Lift + Send + Sync + 'static,
@@ -384,7 +387,6 @@ impl Engine {
                 Ok(answer)
             })
         })
-        .await
     }
 
     /// Waits for a free instance of the pool, at most for the timeout of the call.
@@ -403,13 +405,14 @@ impl Engine {
     async fn run_call<T>(
         &self,
         compiled: &Compiled,
-        mut call: PluginCall,
+        mut call: Box<PluginCall>,
         body: impl for<'a> FnOnce(
             &'a Self,
             &'a LinkedCode,
             &'a mut Store<StoreState>,
-        ) -> Pin<Box<dyn Future<Output = wasmtime::Result<T>> + Send + 'a>>,
-    ) -> (Result<T, Trap>, PluginCall) {
+        ) -> Pin<Box<dyn Future<Output = wasmtime::Result<T>> + Send + 'a>>
+        + Send,
+    ) -> (Result<T, Trap>, Box<PluginCall>) {
         compiled.mark_call();
         // Without a count of references, which all calls of a plugin would write to.
         let loaded = compiled.code.load();

@@ -1,7 +1,6 @@
 //! Interpretation of list items and watch events, which go into the store; no I/O.
 
 use std::{
-    borrow::Cow,
     collections::{HashMap, HashSet},
     sync::Arc,
 };
@@ -16,6 +15,7 @@ use crate::{
     kube::{
         key::ObjectRef,
         object::KubeObject,
+        raw_json::Text,
         scope::{Projection, Scope},
         uid::Uid,
     },
@@ -65,17 +65,24 @@ struct ObjectHeader<'a> {
     metadata: HeaderMeta<'a>,
 }
 
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+/// Each may be missing or null, without which the object is skipped or parsed as a whole.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct HeaderMeta<'a> {
     #[serde(borrow)]
-    namespace: Cow<'a, str>,
+    namespace: Option<Text<'a>>,
     #[serde(borrow)]
-    name: Cow<'a, str>,
+    name: Option<Text<'a>>,
     #[serde(borrow)]
-    uid: Cow<'a, str>,
+    uid: Option<Text<'a>>,
     #[serde(borrow)]
-    resource_version: Cow<'a, str>,
+    resource_version: Option<Text<'a>>,
+}
+
+impl HeaderMeta<'_> {
+    fn resource_version(&self) -> &str {
+        self.resource_version.as_ref().map_or("", |text| &text.0)
+    }
 }
 
 #[derive(Deserialize)]
@@ -116,7 +123,7 @@ impl Ingest {
                 }
                 Ok(WatchEvent::Object {
                     key: None,
-                    version: header()?.resource_version.into(),
+                    version: header()?.resource_version().to_owned(),
                 })
             }
             "BOOKMARK" => {
@@ -137,7 +144,7 @@ impl Ingest {
                 };
                 Ok(WatchEvent::Object {
                     key: key.or_else(|| self.apply_object(json, source)),
-                    version: header.resource_version.into(),
+                    version: header.resource_version().to_owned(),
                 })
             }
         }
@@ -147,11 +154,11 @@ impl Ingest {
     /// of it needs no parsing.
     fn find_cached(&self, header: &HeaderMeta) -> Option<ObjectRef> {
         let Scope { gvk, cluster, .. } = &self.scope;
-        let key = ObjectRef::new_in_cluster(gvk, cluster, &header.namespace, (&*header.name).into());
-        let version = header.resource_version.parse().ok()?;
-        let is_cached = self
-            .store
-            .confirm_version(&self.scope, &key, &Uid::from(&*header.uid), version);
+        let version = header.resource_version().parse().ok()?;
+        let namespace = header.namespace.as_ref().map_or("", |text| &text.0);
+        let key = ObjectRef::new_in_cluster(gvk, cluster, namespace, (&*header.name.as_ref()?.0).into());
+        let uid = Uid::from(&*header.uid.as_ref()?.0);
+        let is_cached = self.store.confirm_version(&self.scope, &key, &uid, version);
         is_cached.then_some(key)
     }
 

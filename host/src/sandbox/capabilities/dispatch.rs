@@ -1,6 +1,8 @@
 //! Dispatch of host calls: every call of every component is executed, executed and recorded, or answered from a recording.
 //! The implementation of each interface is in a file of its own.
 
+use std::pin::pin;
+
 use super::PluginCall;
 use crate::{
     contract::{
@@ -23,15 +25,19 @@ use crate::{
 };
 
 /// The host functions of one call into a component.
-pub struct HostCalls(pub PluginCall);
+pub struct HostCalls(pub Box<PluginCall>);
 
 /// Executes a host call. One that waits for another cluster ends when too many calls of its plugin do.
 macro_rules! execute {
     (kubernetes, $call:expr, $function:ident ($($argument:ident),*)) => {{
         let wait = $call.cluster_wait.clone();
-        let result = wait.run(<PluginCall as kubernetes::Host>::$function($call, $($argument),*)).await;
+        // Pinned here: as an argument it would be held twice, before it is pinned and after.
+        let result = {
+            let call = pin!(<PluginCall as kubernetes::Host>::$function($call, $($argument),*));
+            wait.run(call).await
+        };
         match result.unwrap_or_else(|e| Err(Error::Unavailable(e.to_string()))) {
-            Err(Error::Denied(why)) => Err($call.explain_denial(why).await),
+            Err(Error::Denied(why)) => Err(Box::pin($call.explain_denial(why)).await),
             result => result,
         }
     }};
@@ -48,12 +54,12 @@ macro_rules! dispatch {
             $(async fn $function(&mut self, $($argument: $type),*) -> $result {
                 const CALL: HostCall = HostCall::$variant;
                 match &mut self.0.mode {
-                    CallMode::Live => execute!($interface, &mut self.0, $function ($($argument),*)),
+                    CallMode::Live => execute!($interface, &mut *self.0, $function ($($argument),*)),
                     CallMode::Record(recorder) => {
                         recorder.begin_host_call(CALL.name(), || {
                             vec![$((stringify!($argument), Box::new($argument.clone()) as Box<dyn Recordable>)),*]
                         });
-                        let result = execute!($interface, &mut self.0, $function ($($argument),*));
+                        let result = execute!($interface, &mut *self.0, $function ($($argument),*));
                         if let CallMode::Record(recorder) = &mut self.0.mode {
                             recorder.end_host_call(&result);
                         }

@@ -212,7 +212,7 @@ impl Host for PluginCall {
                 Box::pin(self.list_as_owned(&services, &key)).await?;
             }
             // From here on a change wakes the object. One from before it is seen now.
-            if let Some((_, live)) = access.api.writer.unchanged_since_last_apply(&by, request_digest) {
+            if access.api.writer.is_cached_version(&key, live.resource_version) {
                 self.record_apply(key.clone(), false, options.owned)?;
                 let written = key.gvk.is_secret().then(|| serde_json::from_slice(&object).ok());
                 return self.return_object(&key.gvk, &live, written.flatten().as_ref());

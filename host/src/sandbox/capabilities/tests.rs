@@ -419,7 +419,7 @@ impl SilentCluster {
         }
     }
 
-    fn call(&self, asks: Permissions, granted: &Permissions) -> PluginCall {
+    fn call(&self, asks: Permissions, granted: &Permissions) -> Box<PluginCall> {
         build_call(&self.services, asks, granted)
     }
 
@@ -457,7 +457,7 @@ fn build_services(client: kube::Client) -> Arc<Services> {
 }
 
 /// The call of a reconcile.
-fn build_call(services: &Arc<Services>, asks: Permissions, granted: &Permissions) -> PluginCall {
+fn build_call(services: &Arc<Services>, asks: Permissions, granted: &Permissions) -> Box<PluginCall> {
     let gvk = Gvk::new("tests.ostler.dev", "v1alpha1", "Probe");
     let json = br#"{"metadata":{"name":"x","namespace":"a","uid":"u","resourceVersion":"1"}}"#;
     let (key, object) = KubeObject::parse(&gvk, json).expect("an object");
@@ -582,17 +582,17 @@ async fn describe_is_denied_every_capability() {
         }
     }
     let mut sealed = PluginCall::new(policy, None);
-    assert_eq!(config::Host::get(&mut sealed).await, b"{}");
-    assert_eq!(clock::Host::now(&mut sealed).await, 0);
-    assert_eq!(cache::Host::get(&mut sealed, "k".into()).await, None);
-    assert!(cache::Host::set(&mut sealed, "k".into(), vec![1]).await.is_err());
+    assert_eq!(config::Host::get(&mut *sealed).await, b"{}");
+    assert_eq!(clock::Host::now(&mut *sealed).await, 0);
+    assert_eq!(cache::Host::get(&mut *sealed, "k".into()).await, None);
+    assert!(cache::Host::set(&mut *sealed, "k".into(), vec![1]).await.is_err());
     assert!(
-        status::Host::checkpoint(&mut sealed, b"{}".to_vec())
+        status::Host::checkpoint(&mut *sealed, b"{}".to_vec())
             .await
             .is_err()
     );
-    metrics::Host::counter(&mut sealed, "n".into(), 1).await;
-    log::Host::write(&mut sealed, log::Level::Info, "m".into(), vec![]).await;
+    metrics::Host::counter(&mut *sealed, "n".into(), 1).await;
+    log::Host::write(&mut *sealed, log::Level::Info, "m".into(), vec![]).await;
     assert_eq!(sealed.budget.bytes(), TransferredBytes::default());
 }
 
@@ -618,13 +618,13 @@ async fn secret_in_body_without_its_grant_is_denied() {
     for source in sources {
         let substitutions = || vec![substitution(source())];
         let mut call = cluster.call(all_permissions(), &Need::Secrets.without());
-        let answer = poll_once(http::Host::send(&mut call, request(substitutions())));
+        let answer = poll_once(http::Host::send(&mut *call, request(substitutions())));
         assert!(
             matches!(&answer, Some(Err(Error::Denied(why))) if why.contains("name Secret s")),
             "{answer:?}"
         );
         let mut call = cluster.call(all_permissions(), &all_permissions());
-        let answer = poll_once(http::Host::send(&mut call, request(substitutions())));
+        let answer = poll_once(http::Host::send(&mut *call, request(substitutions())));
         assert!(!matches!(answer, Some(Err(Error::Denied(_)))), "{answer:?}");
     }
 }
@@ -640,12 +640,12 @@ async fn panic_of_a_plugin_that_reads_secrets_is_withheld_from_the_trap() {
             ..all_permissions()
         };
         let mut call = cluster.call(permissions(), &permissions());
-        log::Host::write(&mut call, log::Level::Error, "hunter2".into(), fields()).await;
+        log::Host::write(&mut *call, log::Level::Error, "hunter2".into(), fields()).await;
         let trap = call.explain_trap("unreachable".into()).to_string();
         assert!(trap.contains(shown), "{trap}");
         assert_eq!(trap.contains("hunter2"), !read_secrets, "{trap}");
-        log::Host::write(&mut call, log::Level::Error, "hunter2".into(), fields()).await;
-        metrics::Host::counter(&mut call, "n".into(), 1).await;
+        log::Host::write(&mut *call, log::Level::Error, "hunter2".into(), fields()).await;
+        metrics::Host::counter(&mut *call, "n".into(), 1).await;
         let trap = call.explain_trap("unreachable".into());
         assert_eq!(
             trap.to_string(),
@@ -694,24 +694,24 @@ async fn key_of_digests_is_denied_with_all_grants() {
     };
     let mut answers = vec![
         poll_once(kubernetes::Host::apply(
-            &mut call,
+            &mut *call,
             body(),
             apply_options(None, vec![]),
         ))
         .map(Result::err),
-        poll_once(kubernetes::Host::create(&mut call, body(), create)).map(Result::err),
+        poll_once(kubernetes::Host::create(&mut *call, body(), create)).map(Result::err),
         poll_once(kubernetes::Host::patch(
-            &mut call,
+            &mut *call,
             secret(),
             b"{}".to_vec(),
             no_preconditions(),
         ))
         .map(Result::err),
-        poll_once(kubernetes::Host::delete(&mut call, secret(), delete)).map(Result::err),
-        poll_once(http::Host::secret_digest(&mut call, named())).map(Result::err),
+        poll_once(kubernetes::Host::delete(&mut *call, secret(), delete)).map(Result::err),
+        poll_once(http::Host::secret_digest(&mut *call, named())).map(Result::err),
     ];
     let substitutions = vec![substitution(types::SecretSource::Key(named()))];
-    answers.push(poll_once(http::Host::send(&mut call, request(substitutions))).map(Result::err));
+    answers.push(poll_once(http::Host::send(&mut *call, request(substitutions))).map(Result::err));
     for answer in answers {
         let denied = matches!(&answer, Some(Some(Error::Denied(why))) if why.contains("key of digests"));
         assert!(denied, "{answer:?}");
@@ -739,9 +739,9 @@ async fn secret_in_object_without_its_grant_is_denied() {
                     owned: false,
                     substitutions: substitutions(),
                 };
-                kubernetes::Host::create(&mut call, body(), options).boxed()
+                kubernetes::Host::create(&mut *call, body(), options).boxed()
             } else {
-                kubernetes::Host::apply(&mut call, body(), apply_options(None, substitutions())).boxed()
+                kubernetes::Host::apply(&mut *call, body(), apply_options(None, substitutions())).boxed()
             };
             let answer = tokio::time::timeout(Duration::from_millis(200), answer).await;
             let is_denied =
@@ -845,7 +845,7 @@ async fn another_cluster_is_denied_without_a_grant_that_names_it() {
             projection: kubernetes::Projection::Full,
         };
         if !clusters.is_empty() {
-            let own = poll_once(kubernetes::Host::get(&mut call, config_map(), own));
+            let own = poll_once(kubernetes::Host::get(&mut *call, config_map(), own));
             assert!(
                 matches!(own, Some(Err(Error::Denied(_)))),
                 "the own cluster is not named"
@@ -871,20 +871,20 @@ async fn uses_of_the_own_cluster_only_are_unsupported_elsewhere() {
         owned: false,
         substitutions: inserted,
     };
-    answers.push(poll_once(kubernetes::Host::create(&mut call, object(), create)));
-    answers.push(poll_once(references::Host::hold(&mut call, reference())));
-    answers.push(poll_once(references::Host::list_holders(&mut call, reference())));
+    answers.push(poll_once(kubernetes::Host::create(&mut *call, object(), create)));
+    answers.push(poll_once(references::Host::hold(&mut *call, reference())));
+    answers.push(poll_once(references::Host::list_holders(&mut *call, reference())));
     let secret = types::SecretKeyRef {
         cluster: elsewhere(),
         ..secret_key()
     };
-    answers.push(poll_once(http::Host::secret_digest(&mut call, secret)));
+    answers.push(poll_once(http::Host::secret_digest(&mut *call, secret)));
     let mut request = request(vec![]);
     request.upstream.cluster = elsewhere();
-    answers.push(poll_once(http::Host::send(&mut call, request)));
+    answers.push(poll_once(http::Host::send(&mut *call, request)));
     let mut broker = upstream();
     broker.cluster = elsewhere();
-    answers.push(poll_once(messaging::Host::publish(&mut call, broker, message())));
+    answers.push(poll_once(messaging::Host::publish(&mut *call, broker, message())));
     for answer in answers {
         assert!(matches!(answer, Some(Err(Error::Unsupported(_)))), "{answer:?}");
     }
@@ -902,7 +902,7 @@ async fn owned_object_elsewhere_needs_a_finalizer_of_its_owner() {
             owned: true,
             ..apply_options(Some("fleet/east".into()), vec![])
         };
-        let answer = poll_once(kubernetes::Host::apply(&mut call, object(), owned));
+        let answer = poll_once(kubernetes::Host::apply(&mut *call, object(), owned));
         let refused = matches!(&answer, Some(Err(Error::Invalid(why))) if why.contains("finalizer"));
         assert_eq!(refused, is_refused, "{answer:?}");
         let create = kubernetes::CreateOptions {
@@ -910,7 +910,7 @@ async fn owned_object_elsewhere_needs_a_finalizer_of_its_owner() {
             owned: true,
             substitutions: vec![],
         };
-        let answer = poll_once(kubernetes::Host::create(&mut call, object(), create));
+        let answer = poll_once(kubernetes::Host::create(&mut *call, object(), create));
         let refused = matches!(&answer, Some(Err(Error::Invalid(why))) if why.contains("finalizer"));
         assert_eq!(refused, is_refused, "{answer:?}");
     }
@@ -939,7 +939,7 @@ async fn secrets_are_denied_for_every_verb_that_reads_values() {
         (false, kubernetes::Projection::Fields(vec!["data".into()])),
     ] {
         let options = kubernetes::GetOptions { live, projection };
-        let answer = poll_once(kubernetes::Host::get(&mut call, secret(), options));
+        let answer = poll_once(kubernetes::Host::get(&mut *call, secret(), options));
         assert!(matches!(answer, Some(Err(Error::Denied(_)))), "{answer:?}");
     }
     for live in [false, true] {
@@ -953,25 +953,25 @@ async fn secrets_are_denied_for_every_verb_that_reads_values() {
             continue_token: None,
             live,
         };
-        let answer = poll_once(kubernetes::Host::list(&mut call, gvk.clone(), options));
+        let answer = poll_once(kubernetes::Host::list(&mut *call, gvk.clone(), options));
         assert!(matches!(answer, Some(Err(Error::Denied(_)))), "{answer:?}");
     }
-    let answer = poll_once(kubernetes::Host::require_ready(&mut call, secret()));
+    let answer = poll_once(kubernetes::Host::require_ready(&mut *call, secret()));
     assert!(matches!(answer, Some(Err(Error::Denied(_)))), "{answer:?}");
     let status = types::ConditionStatus::False;
     let answer = poll_once(kubernetes::Host::require_condition(
-        &mut call,
+        &mut *call,
         secret(),
         "X".into(),
         status,
     ));
     assert!(matches!(answer, Some(Err(Error::Denied(_)))), "{answer:?}");
-    let patch = kubernetes::Host::patch(&mut call, secret(), b"{}".to_vec(), no_preconditions());
+    let patch = kubernetes::Host::patch(&mut *call, secret(), b"{}".to_vec(), no_preconditions());
     let answer = poll_once(patch);
     assert!(matches!(answer, Some(Err(Error::Denied(_)))), "{answer:?}");
     // Their responses have no values.
     let answer = poll_once(kubernetes::Host::apply(
-        &mut call,
+        &mut *call,
         body(),
         apply_options(None, vec![]),
     ));
@@ -981,13 +981,13 @@ async fn secrets_are_denied_for_every_verb_that_reads_values() {
         owned: false,
         substitutions: vec![],
     };
-    let answer = poll_once(kubernetes::Host::create(&mut call, body(), options));
+    let answer = poll_once(kubernetes::Host::create(&mut *call, body(), options));
     assert!(answer.is_none(), "{answer:?}");
     let options = kubernetes::GetOptions {
         live: false,
         projection: kubernetes::Projection::Metadata,
     };
-    let answer = poll_once(kubernetes::Host::get(&mut call, secret(), options));
+    let answer = poll_once(kubernetes::Host::get(&mut *call, secret(), options));
     assert!(answer.is_none(), "{answer:?}");
 }
 
@@ -1026,9 +1026,9 @@ async fn written_object_is_a_dependency_before_its_request_is_sent() {
         let by = call.context.target.as_ref().expect("a target").key.clone();
         let request = async {
             if deletes {
-                kubernetes::Host::delete(&mut call, config_map(), delete_options.clone()).await
+                kubernetes::Host::delete(&mut *call, config_map(), delete_options.clone()).await
             } else {
-                let created = kubernetes::Host::create(&mut call, object(), create_options.clone());
+                let created = kubernetes::Host::create(&mut *call, object(), create_options.clone());
                 created.await.map(drop)
             }
         };

@@ -45,7 +45,7 @@ async fn read(
         tail_lines: lines,
         previous: false,
     };
-    kubernetes::Host::read_log(&mut call, pod, options).await
+    kubernetes::Host::read_log(&mut *call, pod, options).await
 }
 
 #[tokio::test]

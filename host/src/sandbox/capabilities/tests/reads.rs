@@ -130,7 +130,7 @@ async fn absent_object_is_watched_after_the_call_by_who_may_create_it() {
                 owned: true,
                 ..apply_options(None, vec![])
             };
-            let applied = kubernetes::Host::apply(&mut call, object(), options).await;
+            let applied = kubernetes::Host::apply(&mut *call, object(), options).await;
             applied.expect("it is applied");
         }
         call.watch_absent_objects();
@@ -164,6 +164,6 @@ async fn absent_objects_count_towards_the_limit_of_watches() {
         live: false,
         projection: kubernetes::Projection::Full,
     };
-    let read = kubernetes::Host::get(&mut call, config_map(), options).await;
+    let read = kubernetes::Host::get(&mut *call, config_map(), options).await;
     assert!(matches!(read, Err(Error::LimitExceeded(_))), "{read:?}");
 }

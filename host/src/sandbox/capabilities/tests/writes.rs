@@ -59,13 +59,13 @@ async fn written_object_of_a_list_that_was_read_takes_no_watch_of_its_own() {
                             owned: false,
                             substitutions: vec![],
                         };
-                        let created = kubernetes::Host::create(&mut call, labelled.to_vec(), options);
+                        let created = kubernetes::Host::create(&mut *call, labelled.to_vec(), options);
                         created.await.map(drop)
                     }
                     "patch" => {
                         let patch = br#"{"data":{"k":"v"}}"#.to_vec();
                         let patched =
-                            kubernetes::Host::patch(&mut call, config_map(), patch, no_preconditions());
+                            kubernetes::Host::patch(&mut *call, config_map(), patch, no_preconditions());
                         patched.await.map(drop)
                     }
                     _ => {
@@ -73,7 +73,7 @@ async fn written_object_of_a_list_that_was_read_takes_no_watch_of_its_own() {
                             propagation: kubernetes::Propagation::Background,
                             preconditions: no_preconditions(),
                         };
-                        kubernetes::Host::delete(&mut call, config_map(), options).await
+                        kubernetes::Host::delete(&mut *call, config_map(), options).await
                     }
                 }
             };
@@ -113,7 +113,7 @@ async fn refusal_by_admission_is_not_called_rbac() {
             owned: false,
             substitutions: vec![],
         };
-        let refused = kubernetes::Host::create(&mut call, object(), options).await;
+        let refused = kubernetes::Host::create(&mut *call, object(), options).await;
         let Err(Error::Denied(text)) = refused else {
             panic!("{refused:?}")
         };
