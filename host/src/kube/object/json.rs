@@ -3,10 +3,17 @@
 
 use std::{borrow::Cow, cell::RefCell, fmt, sync::Arc};
 
-use zstd_safe::{CCtx, CompressionLevel, DCtx, compress_bound, get_frame_content_size};
+use zstd_safe::{CCtx, CompressionLevel, DCtx, ErrorCode, compress_bound, get_frame_content_size};
 
 /// Compression level of Zstandard: the lowest that codes bytes by their frequency, which halves hexadecimal digits.
 const COMPRESSION_LEVEL: CompressionLevel = 1;
+/// The level that finds the same matches and leaves the other bytes as they are: the tables of their code take longer to read than
+/// all the rest of a small object.
+const UNCODED_LEVEL: CompressionLevel = -1;
+/// Maximum size of a text that is compressed without the code first.
+const MAX_UNCODED_TEXT_BYTES: usize = 1024;
+/// Maximum size of what is kept of such a text. Of more, the code saves more than some 15 bytes.
+const MAX_UNCODED_BYTES: usize = 160;
 /// Maximum size of a dictionary in bytes: all of it is scanned for each object that is compressed.
 const MAX_DICTIONARY_BYTES: usize = 4096;
 /// Maximum number of bytes that one sample adds to a dictionary.
@@ -103,12 +110,7 @@ impl Json {
         if self.dictionary.is_some() {
             return None;
         }
-        let mut compressed = Vec::with_capacity(compress_bound(text.len()));
-        COMPRESSOR
-            .with_borrow_mut(|context| {
-                context.compress_using_dict(&mut compressed, text, &dictionary.bytes, COMPRESSION_LEVEL)
-            })
-            .ok()?;
+        let compressed = compress_text(text, dictionary).ok()?;
         let is_sample = compressed.len() > text.len() / 3;
         if compressed.len() >= text.len() {
             return is_sample.then(|| text.clone());
@@ -118,6 +120,22 @@ impl Json {
         self.dictionary = Some(dictionary.bytes.clone());
         is_sample.then_some(text)
     }
+}
+
+/// Compresses a text, at the level by which it is read fastest or takes least memory.
+fn compress_text(text: &[u8], dictionary: &Dictionary) -> Result<Vec<u8>, ErrorCode> {
+    let mut compressed = Vec::with_capacity(compress_bound(text.len()));
+    COMPRESSOR.with_borrow_mut(|context| {
+        if text.len() <= MAX_UNCODED_TEXT_BYTES {
+            context.compress_using_dict(&mut compressed, text, &dictionary.bytes, UNCODED_LEVEL)?;
+            if compressed.len() <= MAX_UNCODED_BYTES {
+                return Ok(());
+            }
+        }
+        let coded = context.compress_using_dict(&mut compressed, text, &dictionary.bytes, COMPRESSION_LEVEL);
+        coded.map(drop)
+    })?;
+    Ok(compressed)
 }
 
 #[cfg(test)]
@@ -163,6 +181,17 @@ mod tests {
             }
         }
         assert!(dictionary.bytes.len() <= MAX_DICTIONARY_BYTES);
+    }
+
+    /// Without the code, which a small text goes without, they would stay as long as they are.
+    #[test]
+    fn hexadecimal_digits_are_halved_in_texts_of_any_size() {
+        let mut dice = fastrand::Rng::with_seed(7);
+        for len in [600, MAX_UNCODED_TEXT_BYTES, MAX_UNCODED_TEXT_BYTES + 1, 5_000] {
+            let digits: String = std::iter::repeat_with(|| dice.digit(16)).take(len).collect();
+            let json = compress_and_train(&mut Dictionary::default(), &digits);
+            assert!(json.bytes.len() < len * 6 / 10, "{} of {len}", json.bytes.len());
+        }
     }
 
     #[test]
