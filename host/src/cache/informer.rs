@@ -80,7 +80,7 @@ pub struct Informers {
     running: Mutex<Running>,
     /// Notified when the server refuses a list for the first time.
     refused: Arc<Notify>,
-    /// Notified when the first list of an informer completes that was started beside narrower ones.
+    /// Notified when the first list of an informer completes that was started beside those of label selectors.
     covered: Arc<Notify>,
 }
 
@@ -382,8 +382,8 @@ impl Informers {
         }
     }
 
-    /// Stops the informers that none of the `needed` scopes has used for `idle_timeout`, and returns their scopes. Those that a
-    /// wider one in use covers are stopped at once: it serves their readers, and delivers each event that they do. One of a whole
+    /// Stops the informers that none of the `needed` scopes has used for `idle_timeout`, and returns their scopes. Those of
+    /// label selectors that one without a selector covers are stopped at once: it delivers each event that they do. One of a whole
     /// kind that serves a few label selectors alone is replaced by one for each of them. A scope that became needed meanwhile
     /// may lose its informer: ensure the needed scopes again afterwards.
     pub fn stop_unneeded(&self, needed: &[Scope], idle_timeout: Duration) -> Vec<Scope> {
@@ -452,7 +452,7 @@ impl Informers {
         self.refused.notified().await;
     }
 
-    /// Waits until an informer that was started beside narrower ones has listed what they watch: stop the unneeded ones.
+    /// Waits until an informer that was started beside those of label selectors has listed what they watch: stop the unneeded ones.
     pub async fn wait_covered(&self) {
         self.covered.notified().await;
     }
@@ -518,7 +518,7 @@ struct Informer {
     /// Why the watch of a completed list fails; none while it is open.
     interruption: Arc<Mutex<Option<String>>>,
     refused: Arc<Notify>,
-    /// Notified when the first list completes; none if the informer was started without narrower ones beside it.
+    /// Notified when the first list completes; none if the informer was started without those of label selectors beside it.
     covered: Option<Arc<Notify>>,
     namespaces: NamespaceScope,
     backoff: Backoff,

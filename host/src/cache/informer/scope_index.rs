@@ -51,6 +51,11 @@ fn kind_of(scope: &Scope) -> ClusterKindRef<'_> {
     ClusterKindRef(&scope.cluster, &scope.gvk)
 }
 
+/// Returns true for a scope without a label selector that covers one with a selector.
+fn covers_selected(wide: &Scope, scope: &Scope) -> bool {
+    wide.selector.is_none() && scope.selector.is_some() && wide.covers(scope)
+}
+
 impl<T> ScopeIndex<T> {
     /// Adds a scope that is not in the index.
     pub(super) fn insert(&mut self, scope: Scope, value: T) {
@@ -103,11 +108,11 @@ impl<T> ScopeIndex<T> {
         mapped
     }
 
-    /// Returns true if the index has a scope that a wider one covers.
+    /// Returns true if the index has a scope with a label selector that one without covers.
     pub(super) fn has_covered(&self, wide: &Scope) -> bool {
         let kind = self.kinds.get(&kind_of(wide)).into_iter();
         let mut scopes = kind.flat_map(HashMap::values).flatten();
-        scopes.any(|(scope, _)| wide != scope && wide.covers(scope))
+        scopes.any(|(scope, _)| covers_selected(wide, scope))
     }
 
     /// The scopes that cover a scope, itself included.
@@ -202,11 +207,13 @@ impl<T: InformerProgress> ScopeIndex<T> {
         needed.iter().filter_map(serving).collect()
     }
 
-    /// Returns true for a scope that another one in use serves as well. One that is still listing is not: it may be about to take the
-    /// place of the wider one.
+    /// Returns true for a scope with a label selector that one in use without serves as well: [`Self::find_replacing`] brings it back
+    /// when nobody needs the wider one. A scope that is still listing is not covered: it may be about to take its place.
     pub(super) fn is_covered(&self, scope: &Scope, in_use: &HashSet<Scope>) -> bool {
         let is_synced = |scope: &Scope| self.get(scope).is_some_and(InformerProgress::is_synced);
-        let mut wider = self.covering(scope).filter(|(wide, _)| *wide != scope);
+        let mut wider = self
+            .covering(scope)
+            .filter(|(wide, _)| covers_selected(wide, scope));
         is_synced(scope) && wider.any(|(wide, value)| value.is_synced() && in_use.contains(wide))
     }
 
