@@ -134,7 +134,7 @@ impl ApiWriter {
         let live_json = live.as_ref().map(|live| live.json.text());
         let live_before = live_json.as_ref().map(|live| fingerprint_fields(live, object));
         let last = self.last_applied(context.by, key);
-        let last = last.or_else(|| mark.recognize(live_json.as_ref()?, object, &body, sent));
+        let last = last.or_else(|| mark.recognize(live_json.as_ref()?, live_before?, object, &body, sent));
         if let (Some(last), Some(live)) = (last, live)
             && last.sent == sent
             && live_before == Some(last.live)

@@ -17,7 +17,7 @@ use self::depth::DeepField;
 pub use self::json::{Dictionary, Json};
 use crate::kube::{
     key::{Gvk, ObjectRef},
-    raw_json::{Entries, Text, find_field},
+    raw_json::{Entries, Text, find_scalar, scalar_text},
     uid::Uid,
     well_known::{bookkeeping::HELD_BY, condition_type},
 };
@@ -223,8 +223,7 @@ impl KubeObject {
     pub fn field_text(&self, path: &str) -> String {
         let text = self.json.text();
         let json = std::str::from_utf8(&text).unwrap_or_default();
-        let found = find_field(json, path.split('.')).and_then(scalar_text);
-        found.unwrap_or_default()
+        find_scalar(json, path.split('.')).unwrap_or_default()
     }
 
     /// The scalars at several paths, as [`KubeObject::field_text`] returns them. The object is parsed once.
@@ -415,14 +414,6 @@ fn find_scalars(json: &str, paths: &[&str]) -> Vec<String> {
         levels.extend(values);
     }
     found
-}
-
-fn scalar_text(json: &str) -> Option<String> {
-    match json.as_bytes().first()? {
-        b'"' => serde_json::from_str(json).ok(),
-        b'{' | b'[' | b'n' => None,
-        _ => Some(json.to_owned()),
-    }
 }
 
 fn write_entry(out: &mut Vec<u8>, key: &str, value: &RawValue) -> serde_json::Result<()> {

@@ -47,6 +47,20 @@ pub fn find_field<'a, 'p>(json: &'a str, path: impl IntoIterator<Item = &'p str>
     })
 }
 
+/// The scalar at a path of fields as text; none for null, a list or an object.
+pub fn find_scalar<'p>(json: &str, path: impl IntoIterator<Item = &'p str>) -> Option<String> {
+    find_field(json, path).and_then(scalar_text)
+}
+
+/// The text of a scalar: that of a string without its quotes; none for null, a list or an object.
+pub fn scalar_text(json: &str) -> Option<String> {
+    match json.as_bytes().first()? {
+        b'"' => serde_json::from_str(json).ok(),
+        b'{' | b'[' | b'n' => None,
+        _ => Some(json.to_owned()),
+    }
+}
+
 impl<'de: 'a, 'a> Deserialize<'de> for Entries<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct V;

@@ -299,6 +299,13 @@ fn watched_labels(lab: &Lab) -> Vec<String> {
     watches.collect()
 }
 
+/// Lets the probe own ConfigMaps, and stops watches that nobody needs after a time.
+fn grant_children(lab: &mut Lab, watch_linger: Duration) {
+    lab.settings.grants =
+        ostler::testing::grants::Grants::parse(CHILD_GRANTS, "grants.yaml").expect("grants");
+    lab.settings.watch_linger = watch_linger;
+}
+
 /// Reads a child, which is absent at first, and applies it.
 fn read_and_apply(name: &str, value: &str) -> Value {
     let child =
@@ -311,9 +318,7 @@ fn read_and_apply(name: &str, value: &str) -> Value {
 
 #[scenario(real = "watches and lists")]
 async fn child_read_by_its_name_is_watched_by_the_label_of_owned_objects(mut lab: Lab) {
-    lab.settings.grants =
-        ostler::testing::grants::Grants::parse(CHILD_GRANTS, "grants.yaml").expect("grants");
-    lab.settings.watch_linger = Duration::from_millis(200);
+    grant_children(&mut lab, Duration::from_millis(200));
     lab.start_probe().await;
     lab.apply_probe("p", read_and_apply("c", "1"), json!([])).await;
     lab.wait_seen("p", &["absent", r#"{"v":"1"}"#]).await;
@@ -361,9 +366,7 @@ async fn child_read_by_its_name_is_watched_by_the_label_of_owned_objects(mut lab
 /// Each event of a child would be sent and parsed twice.
 #[scenario(real = "watches and lists")]
 async fn watch_of_owned_objects_is_stopped_once_one_of_the_whole_kind_covers_it(mut lab: Lab) {
-    lab.settings.grants =
-        ostler::testing::grants::Grants::parse(CHILD_GRANTS, "grants.yaml").expect("grants");
-    lab.settings.watch_linger = Duration::from_secs(600);
+    grant_children(&mut lab, Duration::from_secs(600));
     lab.apply_config_map("shared", "a", "0").await;
     lab.start_probe().await;
     lab.apply_probe("p", read_and_apply("c", "1"), json!([])).await;
@@ -386,9 +389,7 @@ async fn watch_of_owned_objects_is_stopped_once_one_of_the_whole_kind_covers_it(
 /// A child from before the host labelled owned objects, or one that another client has created.
 #[scenario(real = "watches and lists")]
 async fn child_without_the_label_is_read_and_gets_it(mut lab: Lab) {
-    lab.settings.grants =
-        ostler::testing::grants::Grants::parse(CHILD_GRANTS, "grants.yaml").expect("grants");
-    lab.settings.watch_linger = Duration::from_millis(200);
+    grant_children(&mut lab, Duration::from_millis(200));
     lab.apply_config_map("c", "a", "0").await;
     lab.start_probe().await;
     let steps = json!([{"do": "get", "kind": "ConfigMap", "name": "c"}]);

@@ -65,7 +65,7 @@ struct ObjectHeader<'a> {
     metadata: HeaderMeta<'a>,
 }
 
-/// Each may be missing or null, without which the object is skipped or parsed as a whole.
+/// Identity and version of an object. Where one is missing or null, the object is not recognized and parsed as a whole.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct HeaderMeta<'a> {
@@ -136,23 +136,21 @@ impl Ingest {
             }
             _ => {
                 let header = header()?;
-                let key = match source {
-                    VersionSource::Watch if self.scope.projection == Projection::Full => {
-                        self.find_cached(&header)
-                    }
-                    _ => None,
-                };
+                let cached = self.find_cached(&header, source);
                 Ok(WatchEvent::Object {
-                    key: key.or_else(|| self.apply_object(json, source)),
+                    key: cached.or_else(|| self.apply_object(json, source)),
                     version: header.resource_version().to_owned(),
                 })
             }
         }
     }
 
-    /// The object of an event whose version is cached: mostly that of a write of the host's own, whose response came before. The rest
-    /// of it needs no parsing.
-    fn find_cached(&self, header: &HeaderMeta) -> Option<ObjectRef> {
+    /// The object of a watch's event whose version is cached: mostly that of a write of the host's own, whose response came before.
+    /// The rest of it needs no parsing. A list shows the same version anew after a change of the schema.
+    fn find_cached(&self, header: &HeaderMeta, source: VersionSource) -> Option<ObjectRef> {
+        if source != VersionSource::Watch || self.scope.projection != Projection::Full {
+            return None;
+        }
         let Scope { gvk, cluster, .. } = &self.scope;
         let version = header.resource_version().parse().ok()?;
         let namespace = header.namespace.as_ref().map_or("", |text| &text.0);

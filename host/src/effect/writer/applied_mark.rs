@@ -7,7 +7,7 @@ use serde_json::{Value, json, value::RawValue};
 use super::applied::Applied;
 use crate::kube::{
     hash::hash_to_u64,
-    raw_json::{Entries, SortedEntries, Text, find_field},
+    raw_json::{Entries, SortedEntries, Text, find_field, find_scalar},
     well_known::bookkeeping,
 };
 
@@ -31,21 +31,25 @@ impl AppliedMark {
     }
 
     /// The apply that left a live object with this mark, if its fields are live exactly as applied. A field that the server
-    /// normalized is not, so that such an object is sent once by each leader. `live` and `body`, the object as it is sent, are JSON.
-    pub(super) fn recognize(&self, live: &[u8], object: &Value, body: &[u8], sent: u64) -> Option<Applied> {
+    /// normalized is not, so that such an object is sent once by each leader. `live` and `body`, the object as it is sent, are JSON;
+    /// `live_fields` is the fingerprint of the live object.
+    pub(super) fn recognize(
+        &self,
+        live: &[u8],
+        live_fields: u64,
+        object: &Value,
+        body: &[u8],
+        sent: u64,
+    ) -> Option<Applied> {
         let metadata = find_field(std::str::from_utf8(live).ok()?, ["metadata"])?;
-        let digest = find_field(metadata, ["annotations", &self.name])?;
-        if digest.trim_matches('"') != self.digest {
-            return None;
-        }
-        let is_deleting = find_field(metadata, ["deletionTimestamp"]).is_some_and(|time| time != "null");
-        let fields = fingerprint_fields(live, object);
-        let is_live = fields == fingerprint_fields(body, object);
-        (is_live && !is_deleting).then_some(Applied {
+        let is_marked = find_scalar(metadata, ["annotations", &self.name]).is_some_and(|d| d == self.digest);
+        let is_deleting = find_scalar(metadata, ["deletionTimestamp"]).is_some();
+        let is_live = || live_fields == fingerprint_fields(body, object);
+        (is_marked && !is_deleting && is_live()).then_some(Applied {
             request_digest: 0,
             version: 0,
             sent,
-            live: fields,
+            live: live_fields,
         })
     }
 
@@ -117,8 +121,9 @@ mod tests {
         assert_eq!(live["metadata"]["annotations"]["x"], "y", "beside others");
         let body = object.to_string().into_bytes();
         let recognized = |mark: &AppliedMark, live: &Value| {
-            let found = mark.recognize(live.to_string().as_bytes(), &object, &body, 7);
-            found.is_some()
+            let live = live.to_string().into_bytes();
+            let fields = fingerprint_fields(&live, &object);
+            mark.recognize(&live, fields, &object, &body, 7).is_some()
         };
         assert!(recognized(&mark, &live));
         let changed = |pointer: &str, value: Value| {
