@@ -34,8 +34,8 @@ use crate::{
 /// such as a configuration, wakes them behind it, so that it does not delay the changes of users.
 const MAX_URGENT_DEPENDANTS: usize = 64;
 
-/// Maximum number of causes kept for `explain`.
-const MAX_HISTORY: usize = 10_000;
+/// Maximum number of causes kept for `explain`: a power of two, since that is what a `VecDeque` allocates.
+const MAX_HISTORY: usize = 8 << 10;
 
 /// The reason for a reconcile.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

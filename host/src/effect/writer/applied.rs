@@ -36,10 +36,51 @@ pub struct AppliedObjects {
 #[derive(Debug)]
 enum Objects {
     List(Vec<(ObjectRef, Entry)>),
-    Hash {
-        entries: ObjectMap<Entry>,
-        by_request: HashMap<u64, ObjectRef>,
-    },
+    // Boxed because few objects have that many children, and there is an entry for each of them.
+    Indexed(Box<IndexedObjects>),
+}
+
+/// Many objects, which are found by their name and by the last request.
+#[derive(Debug)]
+struct IndexedObjects {
+    entries: ObjectMap<Entry>,
+    by_request: HashMap<u64, ObjectRef>,
+}
+
+impl IndexedObjects {
+    fn new(mut entries: ObjectMap<Entry>) -> Self {
+        entries.shrink_to_fit();
+        let by_request = entries
+            .iter()
+            .map(|(key, entry)| (entry.applied.request_digest, key.clone()));
+        Self {
+            by_request: by_request.collect(),
+            entries,
+        }
+    }
+
+    fn record(&mut self, key: &ObjectRef, entry: Entry) {
+        let request_digest = entry.applied.request_digest;
+        if let Some(last) = self.entries.insert(key.clone(), entry)
+            && last.applied.request_digest != request_digest
+        {
+            self.forget_request(key, &last);
+        }
+        self.by_request.insert(request_digest, key.clone());
+    }
+
+    fn forget(&mut self, key: &ObjectRef) {
+        if let Some(last) = self.entries.remove(key) {
+            self.forget_request(key, &last);
+        }
+    }
+
+    /// Forgets the request of an entry, unless another object was applied by the same one since.
+    fn forget_request(&mut self, key: &ObjectRef, last: &Entry) {
+        if self.by_request.get(&last.applied.request_digest) == Some(key) {
+            self.by_request.remove(&last.applied.request_digest);
+        }
+    }
 }
 
 impl Default for AppliedObjects {
@@ -55,7 +96,7 @@ impl AppliedObjects {
     pub fn get(&self, key: &ObjectRef) -> Option<Applied> {
         let entry = match &self.objects {
             Objects::List(list) => list.iter().find(|(k, _)| k == key).map(|(_, entry)| entry),
-            Objects::Hash { entries, .. } => entries.get(key),
+            Objects::Indexed(indexed) => indexed.entries.get(key),
         };
         entry.map(|entry| entry.applied)
     }
@@ -69,9 +110,9 @@ impl AppliedObjects {
                     .find(|(_, e)| e.applied.request_digest == request_digest)?;
                 (&found.0, &mut found.1)
             }
-            Objects::Hash { entries, by_request } => {
-                let key = by_request.get(&request_digest)?;
-                (key, entries.get_mut(key)?)
+            Objects::Indexed(indexed) => {
+                let key = indexed.by_request.get(&request_digest)?;
+                (key, indexed.entries.get_mut(key)?)
             }
         };
         entry.used = true;
@@ -91,18 +132,10 @@ impl AppliedObjects {
                 None => {
                     let mut entries: ObjectMap<_> = list.drain(..).collect();
                     entries.insert(key.clone(), entry);
-                    self.objects = index_requests(entries);
+                    self.objects = Objects::Indexed(Box::new(IndexedObjects::new(entries)));
                 }
             },
-            Objects::Hash { entries, by_request } => {
-                if let Some(last) = entries.insert(key.clone(), entry)
-                    && last.applied.request_digest != applied.request_digest
-                    && by_request.get(&last.applied.request_digest) == Some(key)
-                {
-                    by_request.remove(&last.applied.request_digest);
-                }
-                by_request.insert(applied.request_digest, key.clone());
-            }
+            Objects::Indexed(indexed) => indexed.record(key, entry),
         }
     }
 
@@ -110,13 +143,7 @@ impl AppliedObjects {
     pub fn forget(&mut self, key: &ObjectRef) {
         match &mut self.objects {
             Objects::List(list) => list.retain(|(k, _)| k != key),
-            Objects::Hash { entries, by_request } => {
-                if let Some(last) = entries.remove(key)
-                    && by_request.get(&last.applied.request_digest) == Some(key)
-                {
-                    by_request.remove(&last.applied.request_digest);
-                }
-            }
+            Objects::Indexed(indexed) => indexed.forget(key),
         }
     }
 
@@ -128,14 +155,14 @@ impl AppliedObjects {
                 list.retain_mut(|(_, entry)| keep(entry));
                 list.shrink_to_fit();
             }
-            Objects::Hash { entries, .. } => {
-                entries.retain(|_, entry| keep(entry));
-                let entries = std::mem::take(entries);
-                self.objects = if entries.len() <= MAX_LIST_LEN {
-                    Objects::List(entries.into_iter().collect())
+            Objects::Indexed(indexed) => {
+                indexed.entries.retain(|_, entry| keep(entry));
+                let entries = std::mem::take(&mut indexed.entries);
+                if entries.len() <= MAX_LIST_LEN {
+                    self.objects = Objects::List(entries.into_iter().collect());
                 } else {
-                    index_requests(entries)
-                };
+                    **indexed = IndexedObjects::new(entries);
+                }
             }
         }
     }
@@ -145,19 +172,8 @@ impl AppliedObjects {
     pub fn len(&self) -> usize {
         match &self.objects {
             Objects::List(list) => list.len(),
-            Objects::Hash { entries, .. } => entries.len(),
+            Objects::Indexed(indexed) => indexed.entries.len(),
         }
-    }
-}
-
-fn index_requests(mut entries: ObjectMap<Entry>) -> Objects {
-    entries.shrink_to_fit();
-    let by_request = entries
-        .iter()
-        .map(|(key, entry)| (entry.applied.request_digest, key.clone()));
-    Objects::Hash {
-        by_request: by_request.collect(),
-        entries,
     }
 }
 

@@ -9,8 +9,8 @@ use tracing_subscriber::fmt::MakeWriter;
 /// Target of the log lines of plugins.
 pub const PLUGIN_TARGET: &str = "plugin";
 
-/// Maximum number of lines of the host that wait to be written.
-const MAX_HOST_LINES: usize = 16 << 10;
+/// Maximum number of lines of the host that wait to be written. A place takes 32 bytes from the start.
+const MAX_HOST_LINES: usize = 4 << 10;
 /// Maximum number of lines of plugins that wait to be written.
 const MAX_PLUGIN_LINES: usize = 2 << 10;
 
