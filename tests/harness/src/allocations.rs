@@ -4,8 +4,6 @@
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
-    collections::BTreeMap,
-    fmt::Write,
     path::Path,
     sync::{
         Arc,
@@ -21,12 +19,10 @@ use ostler::testing::{
 };
 use serde::Deserialize;
 
-use crate::workspace_root;
+use crate::counts::{CountUnit, PlaceCounts, host_sources};
 
 /// Frames of a backtrace that are kept. Those of the runtime, the outermost, are of no interest.
 const MAX_FRAMES: usize = 60;
-/// Folder of the host's sources.
-const HOST_SOURCES: &str = "host/src";
 
 static IS_PROFILING: AtomicBool = AtomicBool::new(false);
 
@@ -70,20 +66,21 @@ unsafe impl GlobalAlloc for CountingAllocator {
 }
 
 /// Allocations of one repetition of something, or what one object keeps of them.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Allocations {
-    /// Blocks and bytes by file, or by function where no file of the host is in the backtrace.
-    by_site: BTreeMap<String, Count>,
-}
+pub type Allocations = PlaceCounts<2>;
 
-/// Blocks and bytes of memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Count {
-    /// Number of blocks.
-    pub blocks: f64,
-    /// Their bytes.
-    pub bytes: f64,
-}
+/// Blocks of memory and their bytes.
+const UNITS: [CountUnit; 2] = [
+    CountUnit {
+        name: "blocks",
+        decimals: 1,
+        min_change: 0.5,
+    },
+    CountUnit {
+        name: "bytes",
+        decimals: 0,
+        min_change: 16.0,
+    },
+];
 
 /// The file of the profiler.
 #[derive(Deserialize)]
@@ -114,9 +111,8 @@ struct Point {
 /// Where the executable has another allocator, or something else is counted at the same time.
 pub async fn count_allocations(repetitions: usize, work: impl Future<Output = ()>) -> Allocations {
     let profile = profile_heap(work).await;
-    Allocations::sum(&profile, repetitions, &list_sources(), |point| Count {
-        blocks: point.tbk,
-        bytes: point.tb,
+    sum_points(&profile, repetitions, &list_sources(), |point| {
+        [point.tbk, point.tb]
     })
 }
 
@@ -126,10 +122,7 @@ pub async fn count_allocations(repetitions: usize, work: impl Future<Output = ()
 /// As [`count_allocations`].
 pub async fn count_kept_memory(objects: usize, work: impl Future<Output = ()>) -> Allocations {
     let profile = profile_heap(work).await;
-    Allocations::sum(&profile, objects, &list_sources(), |point| Count {
-        blocks: point.ebk,
-        bytes: point.eb,
-    })
+    sum_points(&profile, objects, &list_sources(), |point| [point.ebk, point.eb])
 }
 
 /// Counts the memory that a cached object takes: puts these into a store.
@@ -169,130 +162,36 @@ async fn profile_heap(work: impl Future<Output = ()>) -> Profile {
     serde_json::from_slice(&profile).expect("a profile")
 }
 
-impl Allocations {
-    /// Sums a count of all points by site, divided by a number.
-    fn sum(
-        profile: &Profile,
-        divisor: usize,
-        sources: &[String],
-        count_point: impl Fn(&Point) -> Count,
-    ) -> Self {
-        let sites: Vec<Site> = profile
-            .ftbl
-            .iter()
-            .map(|frame| Site::parse(frame, sources))
-            .collect();
-        let mut by_site: BTreeMap<String, Count> = BTreeMap::new();
-        for point in &profile.pps {
-            let frames: Vec<&Site> = point.fs.iter().filter_map(|at| sites.get(*at)).collect();
-            if frames.iter().any(|site| matches!(site, Site::Test)) {
-                continue;
-            }
-            let of_host = frames.iter().find_map(|site| match site {
-                Site::Host(file) => Some(*file),
-                _ => None,
-            });
-            let outermost = || match frames.last() {
-                Some(Site::Other(function)) => Some(*function),
-                _ => None,
-            };
-            let site = of_host.or_else(outermost).unwrap_or("unknown");
-            let count = by_site.entry(site.to_owned()).or_default();
-            let of_point = count_point(point);
-            count.blocks += of_point.blocks / divisor as f64;
-            count.bytes += of_point.bytes / divisor as f64;
+/// Sums a count of all points by place, divided by a number.
+fn sum_points(
+    profile: &Profile,
+    divisor: usize,
+    sources: &[String],
+    count_point: impl Fn(&Point) -> [f64; 2],
+) -> Allocations {
+    let sites: Vec<Site> = profile
+        .ftbl
+        .iter()
+        .map(|frame| Site::parse(frame, sources))
+        .collect();
+    let mut sum = Allocations::new(&UNITS);
+    for point in &profile.pps {
+        let frames: Vec<&Site> = point.fs.iter().filter_map(|at| sites.get(*at)).collect();
+        if frames.iter().any(|site| matches!(site, Site::Test)) {
+            continue;
         }
-        Self { by_site }
-    }
-
-    /// The sum of all sites.
-    pub fn total(&self) -> Count {
-        self.by_site.values().fold(Count::default(), |sum, count| Count {
-            blocks: sum.blocks + count.blocks,
-            bytes: sum.bytes + count.bytes,
-        })
-    }
-
-    /// Compares with the counts in a file, of which blocks and bytes in all may exceed those of the file by a ratio. With
-    /// `UPDATE_COUNTS=1` it writes the file.
-    ///
-    /// # Panics
-    /// When a limit is exceeded, with the sites that have changed.
-    pub fn assert_at_most(&self, path: &Path, ratio: f64) {
-        if std::env::var_os("UPDATE_COUNTS").is_some() {
-            std::fs::write(path, self.to_text()).expect("the file is written");
-            return;
-        }
-        let text = std::fs::read_to_string(path).unwrap_or_default();
-        let before =
-            Self::parse(&text).unwrap_or_else(|| panic!("{}: UPDATE_COUNTS=1 writes it", path.display()));
-        let (now, limit) = (self.total(), before.total());
-        println!(
-            "{}: {:.1} blocks, {:.0} bytes",
-            path.display(),
-            now.blocks,
-            now.bytes
-        );
-        assert!(
-            now.blocks <= limit.blocks * ratio && now.bytes <= limit.bytes * ratio,
-            "{:.1} blocks of {:.0} bytes in all, {:.1} of {:.0} before; what has changed:\n{}",
-            now.blocks,
-            now.bytes,
-            limit.blocks,
-            limit.bytes,
-            self.describe_changes(&before)
-        );
-    }
-
-    /// The sites with other counts than before, the largest difference first.
-    fn describe_changes(&self, before: &Self) -> String {
-        let names = self.by_site.keys().chain(before.by_site.keys());
-        let names: std::collections::BTreeSet<&String> = names.collect();
-        let count = |of: &Self, name: &String| of.by_site.get(name).copied().unwrap_or_default();
-        let mut changes: Vec<_> = names
-            .into_iter()
-            .map(|name| (name, count(before, name), count(self, name)))
-            .collect();
-        changes.sort_by(|a, b| (b.2.bytes - b.1.bytes).total_cmp(&(a.2.bytes - a.1.bytes)));
-        let mut text = String::new();
-        for (name, old, new) in changes {
-            if (new.blocks - old.blocks).abs() >= 0.5 || (new.bytes - old.bytes).abs() >= 16.0 {
-                let _ = writeln!(
-                    text,
-                    "{:+.1} blocks {:+.0} bytes  {name}",
-                    new.blocks - old.blocks,
-                    new.bytes - old.bytes
-                );
-            }
-        }
-        text
-    }
-
-    fn to_text(&self) -> String {
-        let mut sites: Vec<_> = self.by_site.iter().collect();
-        sites.sort_by(|a, b| b.1.bytes.total_cmp(&a.1.bytes).then(a.0.cmp(b.0)));
-        let mut text =
-            "# Memory of one repetition or object: blocks, bytes, file. UPDATE_COUNTS=1 writes it.\n"
-                .to_owned();
-        for (name, count) in sites {
-            if count.bytes >= 0.5 {
-                let _ = writeln!(text, "{:.1} {:.0} {name}", count.blocks, count.bytes);
-            }
-        }
-        text
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        let lines = text.lines().filter(|line| !line.starts_with('#'));
-        let counts = lines.map(|line| {
-            let (blocks, rest) = line.split_once(' ')?;
-            let (bytes, name) = rest.split_once(' ')?;
-            let (blocks, bytes) = (blocks.parse().ok()?, bytes.parse().ok()?);
-            Some((name.to_owned(), Count { blocks, bytes }))
+        let of_host = frames.iter().find_map(|site| match site {
+            Site::Host(file) => Some(*file),
+            _ => None,
         });
-        let by_site: BTreeMap<_, _> = counts.collect::<Option<_>>()?;
-        (!by_site.is_empty()).then_some(Self { by_site })
+        let outermost = || match frames.last() {
+            Some(Site::Other(function)) => Some(*function),
+            _ => None,
+        };
+        let place = of_host.or_else(outermost).unwrap_or("unknown");
+        sum.add(place, count_point(point).map(|count| count / divisor as f64));
     }
+    sum
 }
 
 /// A frame of a backtrace.
@@ -332,7 +231,7 @@ impl<'a> Site<'a> {
 
 /// Lists the source files of the host, relative to their folder.
 fn list_sources() -> Vec<String> {
-    let root = workspace_root().join(HOST_SOURCES);
+    let root = host_sources();
     let (mut found, mut folders) = (Vec::new(), vec![root.clone()]);
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).expect("a folder of sources") {
@@ -395,10 +294,7 @@ mod tests {
             ],
         };
         let sources = ["kube/key.rs", "sandbox/capabilities/kubernetes.rs"].map(str::to_owned);
-        let counts = Allocations::sum(&profile, 2, &sources, |point| Count {
-            blocks: point.tbk,
-            bytes: point.tb,
-        });
+        let counts = sum_points(&profile, 2, &sources, |point| [point.tbk, point.tb]);
         assert_eq!(
             counts.to_text().lines().skip(1).collect::<Vec<_>>(),
             [
@@ -407,20 +303,5 @@ mod tests {
                 "0.5 4 tokio::runtime::park",
             ]
         );
-    }
-
-    #[test]
-    fn counts_beyond_the_limit_are_reported_by_site() {
-        let read = |text: &str| Allocations::parse(text).unwrap();
-        let (before, now) = (read("1 100 a\n1 10 b\n"), read("1 100 a\n3 90 c\n"));
-        assert_eq!(
-            now.describe_changes(&before),
-            "+3.0 blocks +90 bytes  c\n-1.0 blocks -10 bytes  b\n"
-        );
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("counts");
-        std::fs::write(&path, before.to_text()).unwrap();
-        before.assert_at_most(&path, 1.05);
-        assert!(std::panic::catch_unwind(|| now.assert_at_most(&path, 1.05)).is_err());
     }
 }

@@ -7,8 +7,11 @@ pub mod browser;
 pub mod cgroup;
 mod component;
 pub mod concourse;
+pub mod counts;
 pub mod deploy;
 pub mod gateway;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub mod instructions;
 mod lab;
 mod logs;
 pub mod powerdns;

@@ -1,5 +1,9 @@
 //! Costs that are the same on every machine: the allocations of a reconcile, of a change and of an event, the memory that objects
-//! take, and the requests of the benches. The limits of memory are in `tests/scenarios/counts`.
+//! take, the instructions of a reconcile and of an event, and the requests of the benches. The limits of memory and instructions are
+//! in `tests/scenarios/counts`.
+
+#[cfg(target_arch = "x86_64")]
+mod instructions;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,7 +16,8 @@ use ostler::testing::{
 };
 use ostler_test_harness::{
     Lab,
-    allocations::{Allocations, count_allocations, count_cached_objects, count_kept_memory},
+    allocations::{count_allocations, count_cached_objects, count_kept_memory},
+    counts::PlaceCounts,
     greeting_kind, probe, scenario, workspace_root,
 };
 use serde_json::{Value, json};
@@ -63,7 +68,7 @@ async fn add_greetings(lab: &Lab, series: &str, count: usize) -> Vec<ObjectRef> 
 }
 
 /// Compares counts with the limits of a file.
-fn check_limits(counted: &Allocations, file: &str) {
+fn check_limits<const N: usize>(counted: &PlaceCounts<N>, file: &str) {
     let limits = workspace_root().join("tests/scenarios/counts").join(file);
     counted.assert_at_most(&limits, RATIO);
 }
@@ -189,9 +194,8 @@ fn cached_config_map(number: usize) -> Vec<u8> {
     build(&digits.collect::<String>()).into_bytes()
 }
 
-#[scenario(embedded = "it counts what the host allocates", alone)]
-async fn cached_object_takes_no_more_memory_than_before(_: Lab) {
-    let gvk = probe::config_map();
+/// A store with a collection of a kind.
+fn create_store(gvk: &Gvk) -> Arc<Store> {
     let store = Arc::new(Store::default());
     store.open_collection(&Scope {
         gvk: gvk.clone(),
@@ -200,6 +204,13 @@ async fn cached_object_takes_no_more_memory_than_before(_: Lab) {
         selector: None,
         projection: Projection::Full,
     });
+    store
+}
+
+#[scenario(embedded = "it counts what the host allocates", alone)]
+async fn cached_object_takes_no_more_memory_than_before(_: Lab) {
+    let gvk = probe::config_map();
+    let store = create_store(&gvk);
     let objects: Vec<Vec<u8>> = (0..CACHED_OBJECT_COUNT).map(cached_config_map).collect();
     let counted = count_cached_objects(&store, &gvk, &objects).await;
     let size = store.size();
