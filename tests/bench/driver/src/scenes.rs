@@ -33,6 +33,11 @@ pub struct SceneStage {
 }
 
 impl SceneStage {
+    /// Returns the folder in which hosts keep the code of compiled components between their starts, as in a deployment.
+    pub fn compiled_folder(&self) -> PathBuf {
+        self.folder.join("compiled")
+    }
+
     /// Returns the bench to report with this prefix (`converge` finds `converge-1k`).
     fn bench_name(&self, kind: &str) -> Option<&str> {
         self.benches

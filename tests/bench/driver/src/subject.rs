@@ -21,7 +21,7 @@ pub const PLUGIN_NAME: &str = "bench-plugin";
 const PLUGIN_FILE: &str = "bench-plugin.wasm";
 /// File in an operator's folder with the address of its admin endpoint.
 const READY_FILE: &str = "ready.json";
-/// Timeout of an operator's start. A host that has to compile fifty components in Python first takes minutes.
+/// Timeout of an operator's start. A host that has to compile a hundred components in Python first takes minutes.
 const START_TIMEOUT: Duration = Duration::from_secs(1800);
 
 /// A measured subject.
@@ -195,8 +195,7 @@ fn ostler_command(
     command.arg(stage.workers.to_string());
     command.arg("--plugin-dir").arg(plugins);
     command.arg("--grants").arg(grants);
-    // As in a deployment, compiled components are cached between starts.
-    command.arg("--cache-dir").arg(stage.folder.join("compiled"));
+    command.arg("--cache-dir").arg(stage.compiled_folder());
     command.arg("--ready-file").arg(folder.join(READY_FILE));
     command.env("NO_COLOR", "1");
     // As the image has it.

@@ -150,28 +150,22 @@ pub fn plan_runs(benches: &[String], subjects: &[String], size: Size) -> Vec<Dri
         });
     }
     let languages = sample_subjects.iter().copied();
-    let languages = languages.filter(|s| LANGUAGE_SUBJECTS.contains(s)).collect();
-    // A hundred components in Python take minutes to compile.
-    for (subjects, objects) in [
-        (
-            operators(&["controller-runtime-strip", "kopf"]),
-            vec![1, 10, 50, 100],
-        ),
-        (languages, vec![1, 10, 50]),
-    ] {
-        if !of(&["density"]).is_empty() && !subjects.is_empty() {
-            let objects = match size {
-                Size::Full => objects,
+    let languages = languages.filter(|s| LANGUAGE_SUBJECTS.contains(s));
+    let subjects: Vec<_> = operators(&["controller-runtime-strip", "kopf"])
+        .into_iter()
+        .chain(languages)
+        .collect();
+    if !of(&["density"]).is_empty() && !subjects.is_empty() {
+        runs.push(DriverRun {
+            scene: "density",
+            subjects,
+            benches: vec!["density"],
+            objects: match size {
+                Size::Full => vec![1, 10, 50, 100],
                 Size::Quick => vec![1, 10],
-            };
-            runs.push(DriverRun {
-                scene: "density",
-                subjects,
-                benches: vec!["density"],
-                objects,
-                extra: &[],
-            });
-        }
+            },
+            extra: &[],
+        });
     }
     let (benches, subjects) = (
         of(&["concourse"]),

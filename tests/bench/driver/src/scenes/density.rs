@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    io::ErrorKind,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -81,16 +82,35 @@ pub async fn run(stage: &SceneStage, subjects: &[BenchSubject], steps: &[usize])
                 }
                 running.process.terminate().await?;
             }
+            // The components of this step: a hundred in Python take gigabytes.
+            remove_folder(&step_folder(stage, subject, step))?;
         }
+        // The code of all steps, which have plugins of the same names.
+        remove_folder(&stage.compiled_folder())?;
     }
     Ok(())
+}
+
+/// Returns the folder of a host with this number of plugins.
+fn step_folder(stage: &SceneStage, subject: BenchSubject, count: usize) -> PathBuf {
+    stage.folder.join(format!("density-{}-{count}", subject.name()))
+}
+
+/// Removes a folder, if it exists.
+fn remove_folder(folder: &Path) -> Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("removing {}", folder.display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Starts one host with this number of plugins, or this number of operators.
 async fn start_all(stage: &SceneStage, subject: BenchSubject, count: usize) -> Result<Vec<RunningSubject>> {
     if subject.is_ostler() {
         let component = stage.programs.require_component(subject)?;
-        let folder = stage.folder.join(format!("density-{}-{count}", subject.name()));
+        let folder = step_folder(stage, subject, count);
         let (components, grants) = write_copies(component, &folder, count)?;
         let start = async || {
             RunningSubject::start_plugins(stage, subject, &folder, (&components, &grants), UNLOAD_AFTER).await
