@@ -68,19 +68,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
 /// Allocations of one repetition of something, or what one object keeps of them.
 pub type Allocations = PlaceCounts<2>;
 
-/// Blocks of memory and their bytes.
-const UNITS: [CountUnit; 2] = [
-    CountUnit {
-        name: "blocks",
-        decimals: 1,
-        min_change: 0.5,
-    },
-    CountUnit {
-        name: "bytes",
-        decimals: 0,
-        min_change: 16.0,
-    },
-];
+const UNITS: [CountUnit; 2] = [CountUnit::BLOCKS, CountUnit::BYTES];
 
 /// The file of the profiler.
 #[derive(Deserialize)]

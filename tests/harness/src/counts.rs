@@ -23,6 +23,27 @@ pub struct CountUnit {
     pub min_change: f64,
 }
 
+impl CountUnit {
+    /// Blocks of memory.
+    pub const BLOCKS: Self = Self {
+        name: "blocks",
+        decimals: 1,
+        min_change: 0.5,
+    };
+    /// Bytes of memory.
+    pub const BYTES: Self = Self {
+        name: "bytes",
+        decimals: 0,
+        min_change: 16.0,
+    };
+    /// Executed instructions.
+    pub const INSTRUCTIONS: Self = Self {
+        name: "instructions",
+        decimals: 0,
+        min_change: 100.0,
+    };
+}
+
 /// Counts of `N` units by place: a file of the host, or what else does it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlaceCounts<const N: usize> {
@@ -150,18 +171,7 @@ pub fn host_sources() -> PathBuf {
 mod tests {
     use super::*;
 
-    const UNITS: [CountUnit; 2] = [
-        CountUnit {
-            name: "blocks",
-            decimals: 1,
-            min_change: 0.5,
-        },
-        CountUnit {
-            name: "bytes",
-            decimals: 0,
-            min_change: 16.0,
-        },
-    ];
+    const UNITS: [CountUnit; 2] = [CountUnit::BLOCKS, CountUnit::BYTES];
 
     #[test]
     fn counts_beyond_the_limit_are_reported_by_place() {

@@ -31,14 +31,10 @@ use self::{
 };
 use crate::counts::{CountUnit, PlaceCounts};
 
-/// Instructions of one repetition of something.
+/// Instructions of something.
 pub type Instructions = PlaceCounts<1>;
 
-const UNITS: [CountUnit; 1] = [CountUnit {
-    name: "instructions",
-    decimals: 0,
-    min_change: 100.0,
-}];
+const UNITS: [CountUnit; 1] = [CountUnit::INSTRUCTIONS];
 
 /// Instructions that are recorded: several times those of a reconcile.
 const MAX_STEPS: usize = 1 << 22;
@@ -64,12 +60,12 @@ static STEP_COUNT: AtomicUsize = AtomicUsize::new(0);
 static IS_COUNTING: AtomicBool = AtomicBool::new(false);
 static PAUSED_THREADS: AtomicUsize = AtomicUsize::new(0);
 
-/// Counts what `work` executes while it is polled, for one of its `repetitions`. The C library does not count: its functions differ
+/// Counts what `work` executes while it is polled. The C library does not count: its functions differ
 /// by processor. `work` must not start threads, nor may its thread be in a signal handler.
 ///
 /// # Panics
 /// Where something else is counted at the same time.
-pub async fn count_instructions(repetitions: usize, work: impl Future<Output = ()>) -> Instructions {
+pub async fn count_instructions(work: impl Future<Output = ()>) -> Instructions {
     install_handler();
     let was_counting = IS_COUNTING.swap(true, Ordering::SeqCst);
     assert!(!was_counting, "something else is counted at the same time");
@@ -94,7 +90,7 @@ pub async fn count_instructions(repetitions: usize, work: impl Future<Output = (
     let memory = ProcessMemory::read();
     let mut code = ProcessCode::read(&memory);
     let find_owner = |address| code.find_owner(address);
-    sum_steps(steps, repetitions, find_owner, |stack| memory.find_start(stack))
+    sum_steps(steps, find_owner, |stack| memory.find_start(stack))
 }
 
 /// A count in progress. Threads that are paused go on when it is dropped.
@@ -206,7 +202,7 @@ mod tests {
 
     #[tokio::test]
     async fn every_instruction_counts_once() {
-        let count = async |from| count_instructions(1, async { count_down(from) }).await.total()[0];
+        let count = async |from| count_instructions(async { count_down(from) }).await.total()[0];
         let (few, many) = (count(1000).await, count(3000).await);
         assert_eq!(many - few, 4000.0);
     }

@@ -1,6 +1,9 @@
 //! Sums the instructions of a single-stepped thread by place, from where it was before each of them.
 
-use std::{collections::BTreeMap, rc::Rc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    rc::Rc,
+};
 
 use super::{Instructions, UNITS, process_code::CodeOwner};
 
@@ -97,14 +100,13 @@ impl CallStacks {
     }
 }
 
-/// Sums instructions by place, divided by a number. Stacks are told apart by `find_stack` of the stack pointer.
+/// Sums instructions by place. Stacks are told apart by `find_stack` of the stack pointer.
 pub(super) fn sum_steps(
     steps: impl Iterator<Item = ThreadStep>,
-    divisor: usize,
     mut find_owner: impl FnMut(usize) -> CodeOwner,
     find_stack: impl Fn(usize) -> usize,
 ) -> Instructions {
-    let (mut sum, mut stacks) = (Instructions::new(&UNITS), CallStacks::default());
+    let (mut by_place, mut stacks) = (HashMap::<Rc<str>, u64>::new(), CallStacks::default());
     for step in steps {
         stacks.advance(step, find_stack(step.stack));
         let place = match find_owner(step.instruction) {
@@ -116,7 +118,11 @@ pub(super) fn sum_steps(
                 file
             }
         };
-        sum.add(&place, [1.0 / divisor as f64]);
+        *by_place.entry(place).or_default() += 1;
+    }
+    let mut sum = Instructions::new(&UNITS);
+    for (place, count) in by_place {
+        sum.add(&place, [count as f64]);
     }
     sum
 }
@@ -126,7 +132,7 @@ mod tests {
     use super::*;
 
     /// Sums steps, which are addresses of instructions and of the stack, in a process whose stacks have 0x1000 bytes.
-    fn sum(steps: &[(usize, usize)]) -> String {
+    fn sum(steps: &[(usize, usize)]) -> Instructions {
         // Addresses of the files a and b, of a crate, of a library and of a component begin with these digits.
         let find_owner = |address: usize| match address / 0x1000 {
             1 => CodeOwner::HostFile("a".into()),
@@ -138,9 +144,11 @@ mod tests {
         let steps = steps
             .iter()
             .map(|&(instruction, stack)| ThreadStep { instruction, stack });
-        let sum = sum_steps(steps, 1, find_owner, |stack| stack / 0x1000);
-        let text = sum.to_text();
-        text.lines().skip(1).collect::<Vec<_>>().join(", ")
+        sum_steps(steps, find_owner, |stack| stack / 0x1000)
+    }
+
+    fn parse(counts: &str) -> Instructions {
+        Instructions::parse(&UNITS, counts).unwrap()
     }
 
     #[test]
@@ -159,7 +167,7 @@ mod tests {
             (0x1010, 0xf0),  // core returns to a
             (0x3010, 0x100), // a returns
         ];
-        assert_eq!(sum(&steps), "6 a, 2 b, 2 core, 1 components");
+        assert_eq!(sum(&steps), parse("6 a\n2 b\n2 core\n1 components\n"));
     }
 
     #[test]
@@ -177,6 +185,6 @@ mod tests {
             (0x2010, 0x20f8), // where core returns to b
             (0x3110, 0x2100), // which returns
         ];
-        assert_eq!(sum(&steps), "7 a, 4 b");
+        assert_eq!(sum(&steps), parse("7 a\n4 b\n"));
     }
 }

@@ -60,7 +60,7 @@ async fn reconcile_without_a_change_executes_no_more_instructions_than_before(mu
     reconcile().await;
     reconcile().await;
     let (writes, reconciles) = (lab.api_writes(), count_reconciles(&lab, &keys));
-    let counted = count_instructions(1, reconcile()).await;
+    let counted = count_instructions(reconcile()).await;
     assert_eq!(lab.api_writes(), writes, "nothing is written");
     assert_eq!(count_reconciles(&lab, &keys), reconciles + 1);
     check_limits(&counted, "reconcile-without-change-instructions.txt");
@@ -81,6 +81,6 @@ async fn cached_object_executes_no_more_instructions_than_before(_: Lab) {
         put(&cached_config_map(number));
     }
     let json = cached_config_map(STORED_OBJECT_COUNT);
-    let counted = count_instructions(1, async { put(&json) }).await;
+    let counted = count_instructions(async { put(&json) }).await;
     check_limits(&counted, "cached-object-instructions.txt");
 }

@@ -2,7 +2,6 @@
 
 use std::{
     fs,
-    io::ErrorKind,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -82,11 +81,15 @@ pub async fn run(stage: &SceneStage, subjects: &[BenchSubject], steps: &[usize])
                 }
                 running.process.terminate().await?;
             }
-            // The components of this step: a hundred in Python take gigabytes.
-            remove_folder(&step_folder(stage, subject, step))?;
+            // A hundred components in Python take gigabytes.
+            if subject.is_ostler() {
+                fs::remove_dir_all(step_folder(stage, subject, step)).context("removing the components")?;
+            }
         }
-        // The code of all steps, which have plugins of the same names.
-        remove_folder(&stage.compiled_folder())?;
+        // So does their code, which all steps share.
+        if subject.is_ostler() {
+            fs::remove_dir_all(stage.compiled_folder()).context("removing the compiled code")?;
+        }
     }
     Ok(())
 }
@@ -94,16 +97,6 @@ pub async fn run(stage: &SceneStage, subjects: &[BenchSubject], steps: &[usize])
 /// Returns the folder of a host with this number of plugins.
 fn step_folder(stage: &SceneStage, subject: BenchSubject, count: usize) -> PathBuf {
     stage.folder.join(format!("density-{}-{count}", subject.name()))
-}
-
-/// Removes a folder, if it exists.
-fn remove_folder(folder: &Path) -> Result<()> {
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("removing {}", folder.display()))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// Starts one host with this number of plugins, or this number of operators.
