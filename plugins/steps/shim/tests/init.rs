@@ -70,7 +70,7 @@ fn orphans_are_reaped_and_processes_of_other_sessions_are_ended() {
     let consumer = Pod::new();
     let (_streamer, address) = pod.serve("uid-1");
     consumer.set_source(&support::source("uid-1", address, &report));
-    let fetched = support::command("fetch", &consumer.fetch_config(30)).status();
+    let fetched = consumer.command("fetch", &consumer.fetch_config(30)).status();
     assert!(fetched.expect("runs").success());
     assert_eq!(
         fs::metadata(consumer.path("in/late")).expect("is there").len(),

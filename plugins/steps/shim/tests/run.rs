@@ -10,7 +10,7 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 use steps_protocol::{ContainerReport, ErrorReason, MAX_REPORT_BYTES};
-use support::{Pod, ShimProcess, await_true, command};
+use support::{Pod, ShimProcess, await_true};
 
 fn reason(report: &ContainerReport) -> Option<ErrorReason> {
     report.error.as_ref().map(|error| error.reason)
@@ -69,7 +69,8 @@ fn sigterm_reaches_the_whole_group_and_ends_the_process() {
     let ready = pod.text("ready");
     // The shell waits for its child: a signal to the shell alone would end it only after the child.
     let script = format!("trap 'echo stopped; exit 3' TERM; sleep 600 & echo > {ready}; wait $!");
-    let child = command("run", &pod.script(&script))
+    let child = pod
+        .command("run", &pod.script(&script))
         .stdout(Stdio::piped())
         .spawn()
         .expect("starts");
@@ -196,7 +197,7 @@ fn user_without_a_home_gets_one_in_the_volume() {
     let config = pod.script("echo kept > $HOME/file && echo $HOME");
     let run = |home: &str| {
         fs::remove_file(pod.path("message")).ok();
-        let mut shim = command("run", &config);
+        let mut shim = pod.command("run", &config);
         shim.uid(65_532).gid(65_532).env("HOME", home);
         let output = shim.output().expect("runs");
         (
@@ -220,7 +221,7 @@ fn root_without_capabilities_is_told_which_user_to_set() {
     let pod = Pod::new();
     let mut config = pod.script("echo ran");
     config.process.user = Some("65532:65531".into());
-    let shim = command("run", &config);
+    let shim = pod.command("run", &config);
     let output = Command::new("setpriv")
         .args(["--bounding-set=-all", "--inh-caps=-all"])
         .arg(shim.get_program())

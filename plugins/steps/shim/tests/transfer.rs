@@ -19,7 +19,7 @@ use lz4_flex::frame::FrameEncoder;
 use rustix::process::{Pid, Signal, kill_process};
 use sha2::{Digest, Sha256};
 use steps_protocol::{ContainerReport, ErrorReason};
-use support::{Pod, ShimProcess, await_true, command, peak_memory, source};
+use support::{Pod, ShimProcess, await_true, peak_memory, source};
 
 /// Size of the artifact whose transfer is measured.
 const LARGE_BYTES: u64 = 64 << 20;
@@ -38,7 +38,8 @@ fn produce(pod: &Pod, script: &str) -> ContainerReport {
 
 /// Fetches to the end, and returns the exit code.
 fn fetch(pod: &Pod, timeout_seconds: u64) -> Option<i32> {
-    let output = command("fetch", &pod.fetch_config(timeout_seconds))
+    let output = pod
+        .command("fetch", &pod.fetch_config(timeout_seconds))
         .output()
         .expect("runs");
     output.status.code()
@@ -131,13 +132,14 @@ fn large_artifact_costs_little_memory_on_both_sides() {
     let script = format!("head -c {LARGE_BYTES} /dev/urandom > large");
     let mut config = producer.script(&script);
     config.outputs = vec![producer.output()];
-    let running = command("run", &config).spawn().expect("starts");
+    let running = producer.command("run", &config).spawn().expect("starts");
     let packed = watch_memory(running);
     let report = producer.report();
     assert!(report.artifacts[0].bytes >= LARGE_BYTES, "{report:?}");
     let (streamer, address) = producer.serve("uid-1");
     consumer.set_source(&source("uid-1", address, &report));
-    let fetcher = command("fetch", &consumer.fetch_config(100))
+    let fetcher = consumer
+        .command("fetch", &consumer.fetch_config(100))
         .stdout(Stdio::null())
         .spawn()
         .expect("starts");
@@ -289,7 +291,8 @@ fn address_that_belongs_to_another_step_is_never_used() {
     let (_streamer, address) = producer.serve("uid-1");
     let (_other, wrong) = other.serve("uid-1");
     consumer.set_source(&source("uid-1", wrong, &report));
-    let fetcher = command("fetch", &consumer.fetch_config(60))
+    let fetcher = consumer
+        .command("fetch", &consumer.fetch_config(60))
         .spawn()
         .expect("starts");
     let mut fetcher = ShimProcess(fetcher);
@@ -314,7 +317,8 @@ fn fetch_waits_for_the_producer_and_follows_a_replaced_artifact() {
     let lost = produce(&first, "echo first > data");
     let report = produce(&second, "echo second > data");
     let mut fetcher = ShimProcess(
-        command("fetch", &consumer.fetch_config(60))
+        consumer
+            .command("fetch", &consumer.fetch_config(60))
             .spawn()
             .expect("starts"),
     );

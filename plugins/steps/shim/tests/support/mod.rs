@@ -83,9 +83,16 @@ impl Pod {
         }
     }
 
+    /// A command of the shim, by its copy in the volume: that is what the containers execute, each as its own user.
+    pub fn command(&self, name: &str, config: &impl serde::Serialize) -> Command {
+        let mut command = Command::new(self.path("root/bin/shim"));
+        command.args([name, &serde_json::to_string(config).expect("JSON")]);
+        command
+    }
+
     /// Runs the entry point to its end.
     pub fn run(&self, config: &RunConfig) -> (Output, ContainerReport) {
-        let output = command("run", config).output().expect("runs");
+        let output = self.command("run", config).output().expect("runs");
         (output, self.report())
     }
 
@@ -105,7 +112,8 @@ impl Pod {
             key_path: self.text("key"),
             termination_path: self.text("message"),
         };
-        let mut child = command("serve", &config)
+        let mut child = self
+            .command("serve", &config)
             .stdout(Stdio::piped())
             .spawn()
             .expect("starts");
@@ -161,12 +169,6 @@ pub fn source(step: &str, address: SocketAddr, report: &ContainerReport) -> Inpu
 
 pub fn shim() -> &'static str {
     env!("CARGO_BIN_EXE_steps-shim")
-}
-
-pub fn command(name: &str, config: &impl serde::Serialize) -> Command {
-    let mut command = Command::new(shim());
-    command.args([name, &serde_json::to_string(config).expect("JSON")]);
-    command
 }
 
 /// Waits until a condition holds.
