@@ -220,6 +220,20 @@ pub fn requests_since(before: &Requests, now: &Requests) -> Requests {
         .collect()
 }
 
+/// Adds the requests of one round to those of the rounds before.
+pub fn add_requests(total: &mut Requests, of_round: Requests) {
+    for (verb, n) in of_round {
+        *total.entry(verb).or_default() += n;
+    }
+}
+
+/// Divides the requests of all rounds by their number.
+pub fn mean_requests(mut total: Requests, rounds: usize) -> Requests {
+    total.values_mut().for_each(|n| *n /= rounds as u64);
+    total.retain(|_, n| *n > 0);
+    total
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,13 +4,21 @@ pub mod concourse;
 pub mod converge;
 pub mod density;
 pub mod failover;
+mod fanout;
 pub mod growth;
+mod noop;
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
 
 use crate::{
     api::{Cluster, Requests},
-    report::SubjectReport,
+    observer::Observer,
+    report::{SubjectReport, print_progress},
     subject::OperatorPrograms,
 };
 
@@ -52,4 +60,20 @@ fn report_requests(report: SubjectReport<'_>, requests: &Requests) {
     for (verb, n) in requests {
         report.report_value(&format!("api_requests.{verb}"), n, "requests");
     }
+}
+
+fn per_second(n: usize, took: Duration) -> f64 {
+    n as f64 / took.as_secs_f64()
+}
+
+/// Waits for `n` objects and prints the progress.
+async fn wait_reached(observer: &Observer, n: usize, limit: Duration) -> Result<bool> {
+    let began = Instant::now();
+    while !observer.wait_count(n, Duration::from_secs(2)).await? {
+        print_progress(format!("{} of {n}", observer.count()));
+        if began.elapsed() > limit {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
