@@ -135,8 +135,7 @@ async fn change_with_two_writes_allocates_no_more_than_before(mut lab: Lab) {
 #[scenario(embedded = "it counts what the host allocates", alone)]
 async fn event_that_wakes_nothing_allocates_no_more_than_before(mut lab: Lab) {
     let keys = start_greetings(&mut lab).await;
-    let config_maps = Gvk::new("", "v1", "ConfigMap");
-    let foreign = lab.key(&config_maps, "foreign");
+    let foreign = lab.key(&probe::config_map(), "foreign");
     let change = async |value: &str| {
         let written = lab
             .apply(json!({ "apiVersion": "v1", "kind": "ConfigMap",

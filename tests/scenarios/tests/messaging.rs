@@ -24,6 +24,7 @@ use ostler::testing::{
 };
 use ostler_test_harness::{
     Lab,
+    probe::config_map,
     rabbitmq::{RABBITMQ_PASSWORD, RABBITMQ_USER, RabbitMq, RabbitMqClient},
     read_component,
 };
@@ -51,10 +52,6 @@ pub(crate) fn secret(lab: &Lab, key: &str, value: &str) -> Value {
 
 /// The queue that the probe is subscribed to.
 pub(crate) const QUEUE: &str = "orders";
-
-fn config_maps() -> Gvk {
-    Gvk::new("", "v1", "ConfigMap")
-}
 
 /// Grants of the probe, with a subscription to [`QUEUE`] that has these further settings.
 fn grants(lab: &Lab, verbs: &str, settings: &str) -> String {
@@ -96,17 +93,17 @@ fn steps(steps: &Value) -> Vec<u8> {
     json!({ "steps": steps }).to_string().into_bytes()
 }
 
-fn config_map(name: &str) -> String {
+fn serialize_config_map(name: &str) -> String {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"a": "1"}})
         .to_string()
 }
 
 async fn wait_config_map(lab: &Lab, name: &str) -> Value {
     lab.wait_until(&format!("ConfigMap {name} exists"), async || {
-        lab.get(&config_maps(), name).await.is_some()
+        lab.get(&config_map(), name).await.is_some()
     })
     .await;
-    lab.get(&config_maps(), name).await.expect("it exists")
+    lab.get(&config_map(), name).await.expect("it exists")
 }
 
 /// State and counters of the subscription.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use argocd_simulator::ArgoController;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PropagationPolicy};
 use ostler::testing::{dispatcher::Cause, grants::Grants, key::Gvk};
-use ostler_test_harness::{Lab, find_condition, scenario, workspace_root};
+use ostler_test_harness::{Lab, find_condition, probe::config_map, scenario, workspace_root};
 use serde_json::{Value, json};
 
 const MANIFEST: &str = include_str!("../../../plugins/examples/stack/plugin.yaml");
@@ -24,10 +24,6 @@ fn deployments() -> Gvk {
 
 fn services() -> Gvk {
     Gvk::new("", "v1", "Service")
-}
-
-fn config_maps() -> Gvk {
-    Gvk::new("", "v1", "ConfigMap")
 }
 
 fn ingresses() -> Gvk {
@@ -197,7 +193,7 @@ async fn stack_is_made_in_order_and_deleted_in_the_reverse_order(mut lab: Lab) {
     lab.wait_idle().await;
     assert_eq!(lab.api_writes(), writes);
 
-    let down = [ingresses(), services(), deployments(), config_maps()];
+    let down = [ingresses(), services(), deployments(), config_map()];
     for kind in &down {
         keep(&lab, kind, "shop").await;
     }
@@ -304,14 +300,14 @@ async fn restart_in_the_middle_continues_in_both_directions(mut lab: Lab) {
     lab.host = None;
     make_available(&lab, "shop").await;
     let before = [
-        lab.get(&config_maps(), "shop").await,
+        lab.get(&config_map(), "shop").await,
         lab.get(&deployments(), "shop").await,
     ];
     lab.start_host().await;
     lab.wait_ready(&stacks(), "shop").await;
     assert!(lab.get(&ingresses(), "shop").await.is_some());
     let after = [
-        lab.get(&config_maps(), "shop").await,
+        lab.get(&config_map(), "shop").await,
         lab.get(&deployments(), "shop").await,
     ];
     assert_eq!(before, after, "what was there is not written again");
@@ -331,7 +327,7 @@ async fn restart_in_the_middle_continues_in_both_directions(mut lab: Lab) {
     let_go(&lab, &deployments(), "shop").await;
     lab.start_host().await;
     lab.wait_gone(&stacks(), "shop").await;
-    for kind in [ingresses(), services(), deployments(), config_maps()] {
+    for kind in [ingresses(), services(), deployments(), config_map()] {
         assert_eq!(lab.get(&kind, "shop").await, None, "{kind}");
     }
 }
@@ -379,7 +375,7 @@ async fn references_are_finalizers_on_the_referenced_object(mut lab: Lab) {
         .await;
     wait_step(&lab, "web", "StacksReady", "False", "NotFound").await;
     assert_eq!(
-        lab.get(&config_maps(), "web").await,
+        lab.get(&config_map(), "web").await,
         None,
         "the next step is not reached"
     );
@@ -469,7 +465,7 @@ async fn initialize_creates_defaults_that_stacks_follow(mut lab: Lab) {
     make_ready(&lab, "shop", json!({})).await;
     assert_eq!(replicas(&lab).await, 1);
     let edit = json!({ "data": { "replicas": "3" } });
-    lab.patch(&config_maps(), "stack-defaults", edit).await;
+    lab.patch(&config_map(), "stack-defaults", edit).await;
     lab.wait_until("the Stack follows", async || replicas(&lab).await == 3)
         .await;
     // Another term of the leader does not overwrite the edit.
@@ -551,7 +547,7 @@ async fn foreground_deletion_is_waited_for(mut lab: Lab) {
     delete_in_foreground(&lab, "shop").await;
     lab.wait_condition(&stacks(), "shop", "Ready", "False", "ForegroundDeletion")
         .await;
-    for kind in [services(), deployments(), config_maps()] {
+    for kind in [services(), deployments(), config_map()] {
         lab.wait_gone(&kind, "shop").await;
     }
     let_go(&lab, &ingresses(), "shop").await;

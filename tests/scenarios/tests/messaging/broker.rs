@@ -120,7 +120,7 @@ async fn consumer_ends_with_the_credentials_and_the_address_of_its_upstream(mut 
         replace_secret(&secret(&lab, "password", RABBITMQ_PASSWORD)).await;
         lab.apply(upstream.clone()).await;
     }
-    let body = json!([{"do": "ensure", "object": config_map("after")}]);
+    let body = json!([{"do": "ensure", "object": serialize_config_map("after")}]);
     client.publish(QUEUE, &steps(&body)).await;
     wait_config_map(&lab, "after").await;
     wait_drained(&lab, &rabbitmq).await;

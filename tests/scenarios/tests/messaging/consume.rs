@@ -17,7 +17,7 @@ async fn message_is_acknowledged_after_its_effects(mut lab: Lab) {
         client
             .publish(
                 QUEUE,
-                &steps(&json!([{"do": "ensure", "object": config_map(&name)}])),
+                &steps(&json!([{"do": "ensure", "object": serialize_config_map(&name)}])),
             )
             .await;
     }
@@ -80,7 +80,7 @@ async fn ordered_subscription_keeps_the_order_of_retried_messages(mut lab: Lab) 
         .await;
     wait_config_map(&lab, "second").await;
     let first = lab
-        .get(&config_maps(), "first")
+        .get(&config_map(), "first")
         .await
         .expect("it was handled before");
     assert_eq!(first["data"]["deliveryCount"], "2");
@@ -93,7 +93,7 @@ async fn messages_survive_restarts_of_broker_and_host(mut lab: Lab) {
     let client = start_subscribed(&mut lab, &rabbitmq, ", prefetch: 4").await;
     let order = |n: usize| {
         steps(
-            &json!([{"do": "spin", "milliseconds": 20}, {"do": "ensure", "object": config_map(&format!("order-{n}"))}]),
+            &json!([{"do": "spin", "milliseconds": 20}, {"do": "ensure", "object": serialize_config_map(&format!("order-{n}"))}]),
         )
     };
     for n in 0..20 {
@@ -126,7 +126,7 @@ async fn message_is_recorded_and_replays(mut lab: Lab) {
     client
         .publish(
             QUEUE,
-            &steps(&json!([{"do": "ensure", "object": config_map("recorded")}])),
+            &steps(&json!([{"do": "ensure", "object": serialize_config_map("recorded")}])),
         )
         .await;
     wait_config_map(&lab, "recorded").await;

@@ -35,7 +35,7 @@ async fn garbage_is_dead_lettered_to_its_target(mut lab: Lab) {
     client
         .publish(
             QUEUE,
-            &steps(&json!([{"do": "ensure", "object": config_map("good")}])),
+            &steps(&json!([{"do": "ensure", "object": serialize_config_map("good")}])),
         )
         .await;
     wait_config_map(&lab, "good").await;

@@ -23,7 +23,7 @@ async fn missing_grant_loses_no_message(mut lab: Lab) {
     client
         .publish(
             QUEUE,
-            &steps(&json!([{"do": "ensure", "object": config_map("late")}])),
+            &steps(&json!([{"do": "ensure", "object": serialize_config_map("late")}])),
         )
         .await;
     let subscriptions = lab.host().services().upstreams.subscriptions.clone();
@@ -33,7 +33,7 @@ async fn missing_grant_loses_no_message(mut lab: Lab) {
             .any(|(_, stats)| stats.state().message.contains("denied"))
     })
     .await;
-    assert!(lab.get(&config_maps(), "late").await.is_none());
+    assert!(lab.get(&config_map(), "late").await.is_none());
     std::fs::write(&file, grants(&lab, "[create]", "")).expect("written");
     wait_config_map(&lab, "late").await;
     wait_drained(&lab, &rabbitmq).await;
@@ -67,12 +67,12 @@ async fn write_conflict_loses_no_message(mut lab: Lab) {
     .await;
     let client = start_subscribed(&mut lab, &rabbitmq, ONE_DELIVERY).await;
     // Its handler does not take the conflict for an earlier delivery.
-    let create = json!([{"do": "create", "object": config_map("taken")}]);
+    let create = json!([{"do": "create", "object": serialize_config_map("taken")}]);
     client.publish(QUEUE, &steps(&create)).await;
     wait_retried_twice(&lab, &client, "conflict").await;
-    lab.delete(&config_maps(), "taken").await;
+    lab.delete(&config_map(), "taken").await;
     lab.wait_until("the message is handled", async || {
-        let object = lab.get(&config_maps(), "taken").await.unwrap_or_default();
+        let object = lab.get(&config_map(), "taken").await.unwrap_or_default();
         object["data"]["a"] == "1"
     })
     .await;
@@ -92,14 +92,14 @@ async fn full_memory_budget_loses_no_message(mut lab: Lab) {
     // Pool and overdraft, until nothing is left.
     while let Ok(Ok(())) = tokio::time::timeout(Duration::from_secs(1), lease.charge(1 << 20)).await {}
     let padding = "x".repeat(LARGE_BODY_BYTES);
-    let large = json!([{"do": "ensure", "object": config_map("large"), "body": padding}]);
+    let large = json!([{"do": "ensure", "object": serialize_config_map("large"), "body": padding}]);
     client.publish(QUEUE, &steps(&large)).await;
     // A small one needs no more than what is free for each call.
-    let small = json!([{"do": "ensure", "object": config_map("small")}]);
+    let small = json!([{"do": "ensure", "object": serialize_config_map("small")}]);
     client.publish(QUEUE, &steps(&small)).await;
     wait_config_map(&lab, "small").await;
     wait_retried_twice(&lab, &client, "--memory-budget").await;
-    assert_eq!(lab.get(&config_maps(), "large").await, None);
+    assert_eq!(lab.get(&config_map(), "large").await, None);
     drop(lease);
     wait_config_map(&lab, "large").await;
     wait_drained(&lab, &rabbitmq).await;

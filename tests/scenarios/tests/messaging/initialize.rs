@@ -48,12 +48,12 @@ async fn message_waits_in_its_queue_until_initialize_has_succeeded(mut lab: Lab)
     .await;
     client.publish(HELD_QUEUE, b"held-until-then").await;
     // The queue of another plugin is consumed meanwhile, from the same broker.
-    let ensure = json!([{"do": "ensure", "object": config_map("neighbour")}]);
+    let ensure = json!([{"do": "ensure", "object": serialize_config_map("neighbour")}]);
     client.publish(QUEUE, &steps(&ensure)).await;
     wait_config_map(&lab, "neighbour").await;
     wait_hooks_run_again(&lab).await;
     assert_eq!(client.queue_depth(HELD_QUEUE).await, Some(1));
-    assert_eq!(lab.get(&config_maps(), "held-until-then").await, None);
+    assert_eq!(lab.get(&config_map(), "held-until-then").await, None);
     let subscriptions = lab.host().services().upstreams.subscriptions.list();
     let plugins: Vec<&str> = subscriptions.iter().map(|(key, _)| &*key.plugin).collect();
     assert_eq!(plugins, ["probe"]);
@@ -62,7 +62,7 @@ async fn message_waits_in_its_queue_until_initialize_has_succeeded(mut lab: Lab)
     let handled = wait_config_map(&lab, "held-until-then").await;
     assert_eq!(handled["data"]["queue"], HELD_QUEUE);
     let initialized = lab
-        .get(&config_maps(), "initialized")
+        .get(&config_map(), "initialized")
         .await
         .expect("it has succeeded");
     assert_eq!(initialized["data"]["times"], "1");

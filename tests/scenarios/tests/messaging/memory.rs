@@ -58,14 +58,14 @@ async fn message_without_room_stays_in_its_queue_and_names_the_budget(mut lab: L
     lab.settings.memory_budget = Some(64 << 20);
     let client = start_subscribed(&mut lab, &rabbitmq, "").await;
     client.publish(QUEUE, &vec![b'x'; 5 << 20]).await;
-    let small = json!([{"do": "ensure", "object": config_map("small")}]);
+    let small = json!([{"do": "ensure", "object": serialize_config_map("small")}]);
     client.publish(QUEUE, &steps(&small)).await;
     lab.wait_until("the reason is reported", async || {
         let state = subscription_stats(&lab).state();
         !state.is_consuming && state.message.contains("--memory-budget")
     })
     .await;
-    assert!(lab.get(&config_maps(), "small").await.is_none());
+    assert!(lab.get(&config_map(), "small").await.is_none());
     let large = client.take(QUEUE).await;
     assert!(large.is_some_and(|large| large.data.len() == 5 << 20));
     wait_config_map(&lab, "small").await;

@@ -36,7 +36,7 @@ async fn messages_are_counted_and_explained(mut lab: Lab) {
     let client = start_subscribed(&mut lab, &rabbitmq, "").await;
     declare_created(&client).await;
     for message in [
-        json!([publish_step("order.created"), {"do": "ensure", "object": config_map("created")}]),
+        json!([publish_step("order.created"), {"do": "ensure", "object": serialize_config_map("created")}]),
         json!([{"do": "retry", "milliseconds": 10, "times": 2}, {"do": "record", "name": "retried"}]),
         json!([{"do": "reject", "body": "no such project"}]),
     ] {
@@ -119,7 +119,7 @@ async fn calls_of_a_message_handler_are_traced_by_its_plugin(mut lab: Lab) {
     let response = http.get(url).send().await.expect("a response");
     assert!(response.status().is_success(), "{}", response.status());
     // The trace is subscribed before the response head is sent, so this message is not missed.
-    let message = steps(&json!([{"do": "ensure", "object": config_map("traced")}]));
+    let message = steps(&json!([{"do": "ensure", "object": serialize_config_map("traced")}]));
     client.publish(QUEUE, &message).await;
     let mut body = response.bytes_stream();
     let mut text = String::new();

@@ -144,7 +144,7 @@ async fn replayed_message_and_patch_are_compared_and_not_sent(mut lab: Lab) {
     assert_eq!(client.wait_message("created").await.data, b"b");
     // A reconcile that ran again has published again.
     while client.take("created").await.is_some() {}
-    let patched = lab.get(&config_maps(), "patched").await.expect("it is there");
+    let patched = lab.get(&config_map(), "patched").await.expect("it is there");
     assert_eq!(patched["data"]["v"], "2");
 
     let recordings = lab.host().services().recordings.list();
@@ -165,7 +165,7 @@ async fn replayed_message_and_patch_are_compared_and_not_sent(mut lab: Lab) {
     // The next message of the queue is the test's.
     client.publish("created", b"after the replay").await;
     assert_eq!(client.wait_message("created").await.data, b"after the replay");
-    let after = lab.get(&config_maps(), "patched").await.expect("it is there");
+    let after = lab.get(&config_map(), "patched").await.expect("it is there");
     assert_eq!(
         after["metadata"]["resourceVersion"],
         patched["metadata"]["resourceVersion"]

@@ -38,9 +38,9 @@ async fn measure(mut lab: Lab) {
     }
     client.bind_queue("created", "events", "order.created").await;
     for n in 0..CONSUMED_COUNT {
-        let create = json!([{"do": "ensure", "object": config_map(&format!("order-{n}"))}]);
+        let create = json!([{"do": "ensure", "object": serialize_config_map(&format!("order-{n}"))}]);
         client.publish(QUEUE, &steps(&create)).await;
-        let object = config_map(&format!("direct-{n}"));
+        let object = serialize_config_map(&format!("direct-{n}"));
         client.publish("direct", object.as_bytes()).await;
     }
     let by_client = consume_directly(&lab, &client).await;
@@ -72,7 +72,7 @@ async fn consume_directly(lab: &Lab, client: &RabbitMqClient) -> f64 {
     let options = BasicConsumeOptions::default();
     let consumer = channel.basic_consume("direct".into(), "".into(), options, FieldTable::default());
     let consumer = consumer.await.expect("a consumer");
-    let api = lab.api(&config_maps(), &lab.namespace);
+    let api = lab.api(&config_map(), &lab.namespace);
     let started = Instant::now();
     let handled = consumer.take(CONSUMED_COUNT);
     let handle = async |delivery: lapin::Result<lapin::message::Delivery>| {
