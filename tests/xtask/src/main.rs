@@ -16,7 +16,6 @@ mod debian;
 mod definitions;
 mod demo;
 mod deny;
-#[cfg(test)]
 mod dependencies;
 mod docs;
 mod go;

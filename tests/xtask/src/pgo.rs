@@ -17,6 +17,7 @@ use tempfile::TempDir;
 use crate::{
     bench,
     cargo::{ImageBinary, query_rustc},
+    dependencies::list_crates,
     image, paths,
     progress::{BuildStep, print_result, print_status},
 };
@@ -37,6 +38,9 @@ const TRAINING_BENCHES: [&str; 5] = [
     "noop-10k",
     "concourse",
 ];
+
+/// Platform of the profile. On others some crates differ, and the functions of all others find their counts.
+const TRAINED_TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// Instrumentation or optimization of a build.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,16 +82,18 @@ impl PgoStage {
 struct ProfileOrigin {
     /// Version of rustc.
     rustc: String,
-    /// SHA-256 of Cargo.lock.
-    cargo_lock: String,
+    /// SHA-256 of the list of the crates that the host is built of.
+    crates: String,
 }
 
 impl ProfileOrigin {
     fn of(checkout: &Path) -> Result<Self> {
-        let lock = fs::read(checkout.join("Cargo.lock")).context("reading Cargo.lock")?;
+        let flags = ["--no-default-features", "--target", TRAINED_TARGET];
+        let crates = list_crates(checkout, "normal,build", &flags)?;
+        let crates: Vec<String> = crates.into_iter().collect();
         Ok(Self {
             rustc: query_rustc(&["--version"])?,
-            cargo_lock: format!("{:x}", Sha256::digest(lock)),
+            crates: format!("{:x}", Sha256::digest(crates.join("\n"))),
         })
     }
 
@@ -95,8 +101,8 @@ impl ProfileOrigin {
     fn explain_age(&self, now: &Self) -> Option<String> {
         let what = if self.rustc != now.rustc {
             format!("{}, and this is {}", self.rustc, now.rustc)
-        } else if self.cargo_lock != now.cargo_lock {
-            "another Cargo.lock".into()
+        } else if self.crates != now.crates {
+            "other dependencies".into()
         } else {
             return None;
         };
@@ -244,10 +250,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn profile_of_another_compiler_or_lock_is_told() {
-        let origin = |rustc: &str, lock: &str| ProfileOrigin {
+    fn profile_of_another_compiler_or_other_dependencies_is_told() {
+        let origin = |rustc: &str, crates: &str| ProfileOrigin {
             rustc: rustc.into(),
-            cargo_lock: lock.into(),
+            crates: crates.into(),
         };
         let kept = origin("rustc 1.95.0", "a");
         assert_eq!(kept.explain_age(&origin("rustc 1.95.0", "a")), None);
@@ -256,8 +262,8 @@ mod tests {
             of_compiler.contains("rustc 1.95.0, and this is rustc 1.96.0"),
             "{of_compiler}"
         );
-        let of_lock = kept.explain_age(&origin("rustc 1.95.0", "b")).unwrap();
-        assert!(of_lock.contains("another Cargo.lock"), "{of_lock}");
+        let of_crates = kept.explain_age(&origin("rustc 1.95.0", "b")).unwrap();
+        assert!(of_crates.contains("other dependencies"), "{of_crates}");
     }
 
     #[test]
