@@ -137,6 +137,7 @@ mod upstream;
 mod sandbox {
     pub mod capabilities;
     pub mod engine;
+    pub mod free_memory;
     pub mod memory_limit;
     pub mod object_cache;
     pub mod services;

@@ -37,7 +37,7 @@ use crate::{
     plugin::{LoadError, Plugin, PluginRegistry, SlotChange, SlotId},
     policy::grants::Grants,
     recording::RecordingStore,
-    sandbox::engine::Engine,
+    sandbox::{engine::Engine, free_memory::release_free_memory},
 };
 
 /// Pause after the last event of a save, which causes several, until the directory is scanned.
@@ -145,11 +145,15 @@ impl Reloader {
         }
         self.scan(None).await;
         let registry = self.registry.clone();
+        let mut has_loaded = false;
         loop {
             self.load_next_file();
             if self.tasks.is_empty() && self.files.is_idle() {
                 self.registry.complete_first_load();
                 ready.take().into_iter().for_each(|ready| ready());
+                if std::mem::take(&mut has_loaded) {
+                    tokio::task::spawn_blocking(release_free_memory);
+                }
             }
             // Also before all plugins are loaded, which may take minutes: a revoked grant applies at once.
             tokio::select! {
@@ -165,8 +169,14 @@ impl Reloader {
                     self.scan(Some(since)).await;
                 }
                 () = registry.rescan_requested() => self.scan(Some(Instant::now())).await,
-                Some(loaded) = self.tasks.join_next() => self.finish_load(loaded).await,
-                Some(loaded) = self.files.next_finished() => self.finish_file(loaded),
+                Some(loaded) = self.tasks.join_next() => {
+                    has_loaded = true;
+                    self.finish_load(loaded).await;
+                }
+                Some(loaded) = self.files.next_finished() => {
+                    has_loaded = true;
+                    self.finish_file(loaded);
+                }
                 Some(Ok(key)) = self.retries.join_next() => self.retry_load(key),
             }
         }

@@ -683,7 +683,8 @@ fn find_stray_name(place: &str, line: &str, literal: &str) -> Option<&'static st
         return Some("an annotation or finalizer: declare it in kube/well_known.rs");
     }
     let reads = ["env = ", "env::var(", "env::var_os(", "var_os(", "try_from_env("];
-    if reads.iter().any(|before| follows(before)) && literal != "HOME" {
+    let is_target = follows("target_env = ");
+    if reads.iter().any(|before| follows(before)) && !is_target && literal != "HOME" {
         return Some("an environment variable: declare it in kube/well_known.rs");
     }
     let is_metric =

@@ -50,7 +50,10 @@ use crate::{
         trap::Trap,
     },
     observe::log_ring::LogLevel,
-    sandbox::capabilities::{HostCalls, PluginCall},
+    sandbox::{
+        capabilities::{HostCalls, PluginCall},
+        free_memory::release_free_memory,
+    },
 };
 
 /// Interval of epochs, at which the CPU time of running components is checked.
@@ -262,10 +265,14 @@ impl Engine {
     /// call loads it again, which takes milliseconds. Returns the number of components that were unloaded.
     pub fn unload_idle(&self, idle: Duration) -> usize {
         let components: Vec<_> = self.components.lock().iter().filter_map(Weak::upgrade).collect();
-        components
+        let unloaded = components
             .iter()
             .filter(|component| component.unload_idle(idle))
-            .count()
+            .count();
+        if unloaded > 0 {
+            release_free_memory();
+        }
+        unloaded
     }
 
     /// Loads code that was unloaded.
