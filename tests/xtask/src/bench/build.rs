@@ -65,6 +65,8 @@ impl BuiltPrograms {
                 program(&flag, &component.path);
             }
             program("grants", &bench.join("grants.yaml"));
+        }
+        if samples.iter().any(|run| run.measures_store()) {
             program("store", &cargo::build_release_binary("bench-store")?);
         }
         if needs("kube-rs") {

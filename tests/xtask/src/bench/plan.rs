@@ -67,6 +67,11 @@ impl DriverRun {
         self.scene == "concourse"
     }
 
+    /// Returns whether the run measures the memory of Ostler's store alone.
+    pub fn measures_store(&self) -> bool {
+        self.scene == "growth"
+    }
+
     /// Returns the arguments of the driver.
     pub fn driver_arguments(&self) -> Vec<String> {
         let mut arguments = vec![self.scene.to_owned()];
