@@ -627,7 +627,7 @@ impl Informer {
 
     /// Lists all objects and removes those that were deleted while no watch ran. Returns the version to watch from.
     /// A list that fits one page is requested as a page. A longer one is streamed if the server supports streaming
-    /// lists, and paged otherwise.
+    /// lists and does not end the stream early, and paged otherwise.
     async fn list(&self) -> Result<String, ApiError> {
         let query = self.collection_query().await?;
         let mut seen = HashSet::new();
@@ -669,7 +669,8 @@ impl Informer {
         }
     }
 
-    /// Requests a streaming list (KEP-3157). Returns none if the server does not support it.
+    /// Requests a streaming list (KEP-3157). Returns none if the server does not support it, or has ended it early: it ends the stream of a
+    /// reader that lags behind the events, which come on top of the objects, and a second attempt would begin with all objects again.
     async fn stream_list(
         &self,
         query: &str,
@@ -706,7 +707,8 @@ impl Informer {
                 WatchEvent::Expired => break,
             }
         }
-        Err(ApiError::Unreachable("the stream of the first list broke".into()))
+        debug!(kind = %self.ingest.scope.gvk, namespace = %self.ingest.scope.namespace, objects = seen.len(), "the server has ended the streaming list, going on by page");
+        Ok(None)
     }
 
     /// Checks the cached objects, which a watch adds to for as long as it runs.

@@ -138,7 +138,6 @@ async fn unused_watch_is_stopped(mut lab: Lab) {
     .await;
 }
 
-/// A list of more than one page: a streaming list if the server supports it, else page by page.
 /// What the host finds to be unneeded may become needed before it stops the watch, as here everything was.
 #[scenario(real = "watches and lists")]
 async fn needed_scope_without_a_watch_is_watched_again(mut lab: Lab) {
@@ -164,6 +163,7 @@ async fn needed_scope_without_a_watch_is_watched_again(mut lab: Lab) {
     lab.wait_seen("p", &["absent"]).await;
 }
 
+/// A list of more than one page: a streaming list if the server supports it, else page by page.
 #[scenario(real = "watches and lists")]
 async fn list_of_600_objects_is_complete(mut lab: Lab) {
     let api = lab.api(&config_map(), &lab.namespace);

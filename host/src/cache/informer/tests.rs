@@ -729,6 +729,69 @@ async fn watch_that_fails_after_its_list_is_interrupted_until_it_is_open_again()
     wait_state(|state| *state == SyncState::Synced).await;
 }
 
+/// An API server ends the stream of a reader that lags behind the events, as the writes of a host cause while it lists.
+#[tokio::test]
+async fn streaming_list_that_ends_early_goes_on_by_page_without_a_second_stream() {
+    let requests: Arc<Mutex<Vec<&str>>> = Arc::default();
+    let seen = requests.clone();
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        let object = |name: &str, version: &str| {
+            json!({"apiVersion": "v1", "kind": "ConfigMap",
+                "metadata": {"name": name, "namespace": "n", "uid": name, "resourceVersion": version}})
+        };
+        let query = request.uri().query().unwrap_or_default();
+        let what = match request.uri().path() {
+            "/api/v1" => "discovery",
+            _ if query.contains("sendInitialEvents=true") => "stream",
+            _ if query.contains("watch=true") => "watch",
+            _ if query.contains("continue=more") => "second page",
+            _ => "first page",
+        };
+        if what != "discovery" {
+            seen.lock().expect("no panic").push(what);
+        }
+        let body = match what {
+            "discovery" => {
+                json!({"resources": [{"name": "configmaps", "kind": "ConfigMap", "namespaced": true}]})
+            }
+            "first page" => {
+                json!({"metadata": {"resourceVersion": "5", "continue": "more"}, "items": [object("a", "1")]})
+            }
+            "second page" => json!({"metadata": {"resourceVersion": "5"}, "items": [object("b", "2")]}),
+            // The first object was written meanwhile, and another one created.
+            _ => json!({"type": "ADDED", "object": object("a", "6")}),
+        };
+        let body = match what {
+            "watch" => silent_body(),
+            "stream" => {
+                let created = json!({"type": "ADDED", "object": object("c", "7")});
+                axum::body::Body::from(format!("{body}\n{created}\n"))
+            }
+            _ => axum::body::Body::from(body.to_string()),
+        };
+        std::future::ready(http::Response::builder().body(body))
+    });
+    let client = ApiClient::new(kube::Client::new(service, "default"));
+    let store = Arc::<Store>::default();
+    // A failure would not be retried in time.
+    let informers = Informers::new(client, store.clone(), Arc::new(|_, _| {}))
+        .with_backoff(Backoff::new(Duration::from_mins(1), Duration::from_mins(1)));
+    let scope = config_map_scope("n");
+    informers
+        .wait_synced(&scope, Duration::from_secs(10))
+        .await
+        .expect("synced");
+    let requests = requests.lock().expect("no panic").clone();
+    assert_eq!(requests[..3], ["first page", "stream", "second page"]);
+    let cached = store.list(&scope, &ListQuery::default());
+    let mut versions: Vec<_> = cached
+        .iter()
+        .map(|(key, object)| (&*key.name, object.resource_version))
+        .collect();
+    versions.sort_unstable();
+    assert_eq!(versions, [("a", 6), ("b", 2), ("c", 7)], "the newest of both");
+}
+
 /// The body of a watch without events, which ends when a flag is set.
 fn ending_body(ends: Arc<AtomicBool>) -> axum::body::Body {
     let wait = async move {
