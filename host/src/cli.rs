@@ -26,6 +26,7 @@ mod record;
 mod registry;
 mod replay;
 mod run;
+mod runtime;
 mod session;
 mod shutdown;
 mod status;
@@ -247,7 +248,7 @@ pub fn main() -> ExitCode {
     }
     let cli = parse_arguments();
     let failure = cli.command.failure_code();
-    let runtime = match tokio::runtime::Runtime::new() {
+    let runtime = match runtime::start_runtime() {
         Ok(runtime) => runtime,
         Err(e) => {
             eprintln!("ostler: no runtime: {e}");

@@ -135,9 +135,9 @@ mod upstream;
 
 /// The sandbox of a component: the engine that runs it, the capabilities it calls, and the services these use.
 mod sandbox {
+    pub mod allocator;
     pub mod capabilities;
     pub mod engine;
-    pub mod free_memory;
     pub mod memory_limit;
     pub mod object_cache;
     pub mod services;

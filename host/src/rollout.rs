@@ -37,7 +37,7 @@ use crate::{
     plugin::{LoadError, Plugin, PluginRegistry, SlotChange, SlotId},
     policy::grants::Grants,
     recording::RecordingStore,
-    sandbox::{engine::Engine, free_memory::release_free_memory},
+    sandbox::{allocator::release_free_memory, engine::Engine},
 };
 
 /// Pause after the last event of a save, which causes several, until the directory is scanned.

@@ -51,8 +51,8 @@ use crate::{
     },
     observe::log_ring::LogLevel,
     sandbox::{
+        allocator::release_free_memory,
         capabilities::{HostCalls, PluginCall},
-        free_memory::release_free_memory,
     },
 };
 

@@ -156,9 +156,6 @@ impl HostProcess {
             .arg(format!("lab={}", lab.namespace))
             .args(arguments)
             .env("NO_COLOR", "1")
-            // As the image has it.
-            .env("MALLOC_ARENA_MAX", "2")
-            .env("MALLOC_MMAP_THRESHOLD_", "1048576")
             .stdin(Stdio::null())
             .stderr(output)
             .spawn()
@@ -219,6 +216,34 @@ impl HostProcess {
             .filter(|file| file.ends_with(".cwasm"))
             .map(str::to_owned)
             .collect()
+    }
+
+    /// Counts the arenas of glibc's allocator, without that of the main thread. The heap of each is at a multiple of 64 MiB, of which a part is
+    /// in use and the rest reserved.
+    pub fn count_arenas(&self) -> usize {
+        const HEAP_BYTES: u64 = 64 << 20;
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.child.id())).expect("it runs");
+        let areas: Vec<(u64, u64, &str)> = maps
+            .lines()
+            .filter_map(|line| {
+                let (range, rest) = line.split_once(' ')?;
+                let (start, end) = range.split_once('-')?;
+                let address = |digits| u64::from_str_radix(digits, 16).ok();
+                Some((address(start)?, address(end)?, rest.get(..4)?))
+            })
+            .collect();
+        areas
+            .windows(2)
+            .filter(|pair| {
+                let [(start, used_end, access), (rest, end, rest_access)] = pair else {
+                    return false;
+                };
+                (*access, *rest_access) == ("rw-p", "---p")
+                    && start % HEAP_BYTES == 0
+                    && used_end == rest
+                    && end - start == HEAP_BYTES
+            })
+            .count()
     }
 
     /// Waits until the log contains a text.

@@ -25,6 +25,7 @@ mod kinds;
 mod languages;
 mod leadership;
 mod lifecycle;
+mod memory;
 mod message_chaos;
 mod message_order;
 mod messaging;

@@ -210,11 +210,6 @@ fn shim_image(binary: &Path) -> Result<Image> {
 pub fn host_image(binary: &Path, components: &[PathBuf]) -> Result<Image> {
     let mut image = Image::new(["/usr/local/bin/ostler"]);
     image.user = NON_ROOT_USER;
-    // Long-running calls start threads, and an arena of glibc's allocator for each would keep the memory they freed.
-    image.environment.push("MALLOC_ARENA_MAX=2");
-    // By default glibc raises the threshold to the largest block that was freed: of components, which have up to 30 MB, and the system gets
-    // none of that back.
-    image.environment.push("MALLOC_MMAP_THRESHOLD_=1048576");
     let stripped = strip_binary(binary)?;
     image.add_file("usr/local/bin/ostler", stripped.path(), 0o755)?;
     for library in list_libraries(binary)? {

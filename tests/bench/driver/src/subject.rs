@@ -198,9 +198,6 @@ fn ostler_command(
     command.arg("--cache-dir").arg(stage.compiled_folder());
     command.arg("--ready-file").arg(folder.join(READY_FILE));
     command.env("NO_COLOR", "1");
-    // As the image has it.
-    command.env("MALLOC_ARENA_MAX", "2");
-    command.env("MALLOC_MMAP_THRESHOLD_", "1048576");
     Ok(command)
 }
 
