@@ -209,7 +209,7 @@ fn run_until_interrupt(stage: &mut DemoStage, pack: Pack) -> Result<ExitCode> {
         stage.advance(&objects)?;
         if !hints_shown && all_ready(&objects) && stage.is_complete() {
             hints_shown = true;
-            progress::print_status(&usage_hints(stage, pack)?);
+            progress::print_status(&usage_hints(stage, pack, &objects)?);
         }
         table.update(
             &objects,
@@ -224,8 +224,24 @@ fn run_until_interrupt(stage: &mut DemoStage, pack: Pack) -> Result<ExitCode> {
     }
 }
 
-fn usage_hints(stage: &DemoStage, pack: Pack) -> Result<String> {
+/// Returns what to try while the demo runs, with an object of the plugin that is swapped.
+fn usage_hints(stage: &DemoStage, pack: Pack, objects: &[ObjectFacts]) -> Result<String> {
     let folder = stage.folder().display();
+    let program = stage.program().display();
+    let admin = stage.admin();
+    let object = objects
+        .iter()
+        .find(|object| object.plugin == pack.swapped_plugin());
+    let explain = object.map_or_else(String::new, |object| {
+        let ObjectFacts {
+            kind,
+            name,
+            namespace,
+            ..
+        } = object;
+        let kind = kind.to_lowercase();
+        format!("                {program} explain {kind}/{name} --namespace {namespace}\n")
+    });
     let guest = components::list_guests()?
         .into_iter()
         .find(|guest| guest.name == pack.swapped_plugin());
@@ -239,9 +255,9 @@ fn usage_hints(stage: &DemoStage, pack: Pack) -> Result<String> {
     };
     Ok(format!(
         "
-Look around:    export KUBECONFIG={folder}/kubeconfig
+Look around:    export KUBECONFIG={folder}/kubeconfig OSTLER_ADMIN={admin}
                 kubectl get {category} --all-namespaces
-{more}Swap a plugin:  edit {source} and save; the table shows when the new build serves
+{explain}{more}Swap a plugin:  edit {source} and save; the table shows when the new build serves
 Logs:           {folder}/*.log
 "
     ))

@@ -277,6 +277,16 @@ impl DemoStage {
         &self.folder
     }
 
+    /// Returns the binary of the host.
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// Returns the URL of the host's admin server.
+    pub fn admin(&self) -> &str {
+        &self.admin
+    }
+
     /// Returns the plugin directory of the host.
     pub fn plugin_folder(&self) -> PathBuf {
         self.folder.join("plugins")
