@@ -20,7 +20,7 @@ pub fn start_runtime() -> io::Result<Runtime> {
         .enable_all()
         .on_thread_start(move || {
             drop(black_box(Box::new(0_u8)));
-            // No one waits for threads that start later.
+            // Refused once those that are waited for have started.
             let _ = started.send(());
         })
         .build()?;

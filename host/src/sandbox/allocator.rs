@@ -10,6 +10,7 @@ const MIN_MAPPED_BYTES: std::ffi::c_int = 1 << 20;
 ///
 /// Long computations start threads and end them, and with an arena for each the memory that they freed would stay resident. Threads that
 /// share an arena wait for its lock.
+#[cfg_attr(not(target_env = "gnu"), allow(unused_variables))]
 pub fn limit_kept_memory(arenas: usize) {
     #[cfg(target_env = "gnu")]
     {
