@@ -14,6 +14,7 @@ pub mod gateway;
 pub mod instructions;
 mod lab;
 mod logs;
+mod memory_map;
 pub mod powerdns;
 pub mod probe;
 pub mod process;

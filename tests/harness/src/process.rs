@@ -11,7 +11,7 @@ use std::{
 pub use rustix::process::Signal;
 use rustix::process::{Pid, kill_process};
 
-use crate::{Lab, PACK_GRANTS, cgroup::MemoryCgroup, compiled_dir};
+use crate::{Lab, PACK_GRANTS, cgroup::MemoryCgroup, compiled_dir, memory_map::list_mappings};
 
 /// A host process, killed when dropped.
 pub struct HostProcess {
@@ -208,41 +208,24 @@ impl HostProcess {
 
     /// Lists the files with compiled code of components that the process has mapped into its memory.
     pub fn list_mapped_code(&self) -> BTreeSet<String> {
-        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.child.id())).expect("it runs");
-        let files = maps
-            .lines()
-            .filter_map(|line| line.split_ascii_whitespace().nth(5));
-        files
-            .filter(|file| file.ends_with(".cwasm"))
-            .map(str::to_owned)
-            .collect()
+        let paths = list_mappings(self.child.id())
+            .into_iter()
+            .map(|mapping| mapping.path);
+        paths.filter(|path| path.ends_with(".cwasm")).collect()
     }
 
     /// Counts the arenas of glibc's allocator, without that of the main thread. The heap of each is at a multiple of 64 MiB, of which a part is
     /// in use and the rest reserved.
     pub fn count_arenas(&self) -> usize {
-        const HEAP_BYTES: u64 = 64 << 20;
-        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.child.id())).expect("it runs");
-        let areas: Vec<(u64, u64, &str)> = maps
-            .lines()
-            .filter_map(|line| {
-                let (range, rest) = line.split_once(' ')?;
-                let (start, end) = range.split_once('-')?;
-                let address = |digits| u64::from_str_radix(digits, 16).ok();
-                Some((address(start)?, address(end)?, rest.get(..4)?))
-            })
-            .collect();
-        areas
-            .windows(2)
-            .filter(|pair| {
-                let [(start, used_end, access), (rest, end, rest_access)] = pair else {
-                    return false;
-                };
-                (*access, *rest_access) == ("rw-p", "---p")
-                    && start % HEAP_BYTES == 0
-                    && used_end == rest
+        const HEAP_BYTES: usize = 64 << 20;
+        list_mappings(self.child.id())
+            .array_windows()
+            .filter(|[used, reserved]| {
+                (&*used.permissions, &*reserved.permissions) == ("rw-p", "---p")
+                    && used.range.start % HEAP_BYTES == 0
+                    && used.range.end == reserved.range.start
                     // The kernel joins what is reserved with an area that follows. A slot for memories of components has gigabytes.
-                    && (HEAP_BYTES..2 * HEAP_BYTES).contains(&(end - start))
+                    && (HEAP_BYTES..2 * HEAP_BYTES).contains(&(reserved.range.end - used.range.start))
             })
             .count()
     }

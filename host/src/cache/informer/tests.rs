@@ -739,36 +739,37 @@ async fn streaming_list_that_ends_early_goes_on_by_page_without_a_second_stream(
             json!({"apiVersion": "v1", "kind": "ConfigMap",
                 "metadata": {"name": name, "namespace": "n", "uid": name, "resourceVersion": version}})
         };
+        let added = |object: Value| json!({"type": "ADDED", "object": object});
         let query = request.uri().query().unwrap_or_default();
-        let what = match request.uri().path() {
-            "/api/v1" => "discovery",
-            _ if query.contains("sendInitialEvents=true") => "stream",
-            _ if query.contains("watch=true") => "watch",
-            _ if query.contains("continue=more") => "second page",
-            _ => "first page",
+        let (what, body) = match request.uri().path() {
+            "/api/v1" => (
+                "discovery",
+                json!({"resources": [{"name": "configmaps", "kind": "ConfigMap", "namespaced": true}]})
+                    .to_string()
+                    .into(),
+            ),
+            // The first object was written meanwhile, and another one created.
+            _ if query.contains("sendInitialEvents=true") => (
+                "stream",
+                format!("{}\n{}\n", added(object("a", "6")), added(object("c", "7"))).into(),
+            ),
+            _ if query.contains("watch=true") => ("watch", silent_body()),
+            _ if query.contains("continue=more") => (
+                "second page",
+                json!({"metadata": {"resourceVersion": "5"}, "items": [object("b", "2")]})
+                    .to_string()
+                    .into(),
+            ),
+            _ => (
+                "first page",
+                json!({"metadata": {"resourceVersion": "5", "continue": "more"}, "items": [object("a", "1")]})
+                    .to_string()
+                    .into(),
+            ),
         };
         if what != "discovery" {
             seen.lock().expect("no panic").push(what);
         }
-        let body = match what {
-            "discovery" => {
-                json!({"resources": [{"name": "configmaps", "kind": "ConfigMap", "namespaced": true}]})
-            }
-            "first page" => {
-                json!({"metadata": {"resourceVersion": "5", "continue": "more"}, "items": [object("a", "1")]})
-            }
-            "second page" => json!({"metadata": {"resourceVersion": "5"}, "items": [object("b", "2")]}),
-            // The first object was written meanwhile, and another one created.
-            _ => json!({"type": "ADDED", "object": object("a", "6")}),
-        };
-        let body = match what {
-            "watch" => silent_body(),
-            "stream" => {
-                let created = json!({"type": "ADDED", "object": object("c", "7")});
-                axum::body::Body::from(format!("{body}\n{created}\n"))
-            }
-            _ => axum::body::Body::from(body.to_string()),
-        };
         std::future::ready(http::Response::builder().body(body))
     });
     let client = ApiClient::new(kube::Client::new(service, "default"));

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    fs::{self, File},
+    fs::File,
     ops::Range,
     path::{Path, PathBuf},
     rc::Rc,
@@ -10,7 +10,10 @@ use std::{
 
 use object::{Object, ObjectSymbol, ReadCache, SymbolKind};
 
-use crate::counts::host_sources;
+use crate::{
+    counts::host_sources,
+    memory_map::{MemoryMapping, list_mappings},
+};
 
 /// What the code at an address belongs to.
 #[derive(Clone, Debug)]
@@ -46,7 +49,7 @@ struct ExecutableFunction {
 impl<'a> ProcessCode<'a> {
     /// Reads the functions of the executable in this memory.
     pub fn read(memory: &'a ProcessMemory) -> Self {
-        let is_executable = |mapping: &&MemoryMapping| mapping.source == MappingSource::Executable;
+        let is_executable = |mapping: &&SourceMapping| mapping.source == MappingSource::Executable;
         let first = memory.0.iter().find(is_executable);
         Self {
             memory,
@@ -113,11 +116,11 @@ fn find_host_file(function: &str, sources: &Path) -> Option<String> {
 }
 
 /// The mappings of this process, in the order of their addresses.
-pub(super) struct ProcessMemory(Vec<MemoryMapping>);
+pub(super) struct ProcessMemory(Vec<SourceMapping>);
 
-/// A range of addresses.
+/// A range of addresses, and what is there.
 #[derive(Debug, PartialEq)]
-struct MemoryMapping {
+struct SourceMapping {
     range: Range<usize>,
     source: MappingSource,
 }
@@ -136,11 +139,14 @@ enum MappingSource {
 impl ProcessMemory {
     /// Reads the mappings there are now.
     pub fn read() -> Self {
-        let text = fs::read_to_string("/proc/self/maps").expect("the mappings of this process");
         let executable = std::env::current_exe().expect("the executable");
         let executable = executable.to_string_lossy();
-        let parse = |line: &str| MemoryMapping::parse(line, &executable);
-        Self(text.lines().filter_map(parse).collect())
+        let mappings = list_mappings("self").into_iter();
+        Self(
+            mappings
+                .map(|mapping| SourceMapping::new(mapping, &executable))
+                .collect(),
+        )
     }
 
     /// Returns the first address of the mapping that has an address; 0 if none has it.
@@ -148,7 +154,7 @@ impl ProcessMemory {
         self.find(address).map_or(0, |mapping| mapping.range.start)
     }
 
-    fn find(&self, address: usize) -> Option<&MemoryMapping> {
+    fn find(&self, address: usize) -> Option<&SourceMapping> {
         let after = self.0.partition_point(|mapping| mapping.range.end <= address);
         self.0
             .get(after)
@@ -156,19 +162,17 @@ impl ProcessMemory {
     }
 }
 
-impl MemoryMapping {
-    /// Parses a line of /proc/self/maps: `START-END PERMISSIONS OFFSET DEVICE INODE PATH`.
-    fn parse(line: &str, executable: &str) -> Option<Self> {
-        let mut fields = line.split_ascii_whitespace();
-        let (start, end) = fields.next()?.split_once('-')?;
-        let hex = |digits: &str| usize::from_str_radix(digits, 16).ok();
-        let range = hex(start)?..hex(end)?;
-        let source = match fields.nth(4).unwrap_or_default() {
+impl SourceMapping {
+    fn new(mapping: MemoryMapping, executable: &str) -> Self {
+        let source = match &*mapping.path {
             path if path == executable => MappingSource::Executable,
             path if path.starts_with('[') || path.contains(".so") => MappingSource::Library,
             _ => MappingSource::Other,
         };
-        Some(Self { range, source })
+        Self {
+            range: mapping.range,
+            source,
+        }
     }
 }
 
@@ -194,7 +198,7 @@ mod tests {
             "2000-4000 r-xp 00001000 fe:00 13 /usr/lib/libc.so.6",
             "5000-6000 rw-p 00000000 00:00 0",
         ];
-        let parse = |line| MemoryMapping::parse(line, "/target/test").unwrap();
+        let parse = |line| SourceMapping::new(MemoryMapping::parse(line).unwrap(), "/target/test");
         let memory = ProcessMemory(lines.map(parse).into());
         let source = |address| memory.find(address).map(|mapping| mapping.source);
         assert_eq!(
